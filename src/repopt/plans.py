@@ -1,0 +1,276 @@
+"""A plan: which operator of a model imagines which block, with which scales.
+
+A plan holds its model and knows operators by name, never by the identity of a parameter: it may be made before or after
+the model is wrapped, compiled or sharded, and `on` puts it on a copy.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from repopt import csla
+from repopt.branches import Block, Branch, Identity, imagine
+from repopt.csla import Convention, IdentityStart, Kernels
+from repopt.multiplier import Multiplier, grad_mult
+from repopt.names import clean_modules
+from repopt.operators import LinearOperator, check_weight, is_linear_operator, operator_of, spell
+from repopt.scales import Scales
+
+Branches = Mapping[str, Sequence[Branch]]
+ScalesLike = Scales | Mapping[str, Mapping[str, Tensor | float]] | str | Path
+
+
+def plan(model: nn.Module, branches: Branches | None = None, scales: ScalesLike | None = None) -> "Plan":
+    """Plans the re-parameterization of a model.
+
+    Args:
+        model: any model, wrapped or not.
+        branches: {regular expression: branches}; each operator whose name matches imagines these branches, the first
+            match wins. Without it the model's own `repopt_branches()` is asked.
+        scales: `"ones"`, the name of shipped scales, a .safetensors file, the authors' .pth, a `Scales`, or
+            {operator: {branch: number or tensor}}. A plan without scales serves `search_model` only.
+
+    Raises:
+        ValueError: a pattern matches nothing, a branch does not fit, or the scales do not.
+        TypeError: a pattern matches a module that is not a linear operator, or one whose weight cannot be planned.
+
+    Example:
+        >>> net = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU())
+        >>> plan(net, {"0": [Conv(3), Conv(1), Identity()]}, scales="ones").operators
+        ('0',)
+    """
+    if branches is None:
+        branches = _declared_branches(model)
+    operators = _matching_operators(model, branches)
+    blocks = {name: imagine(operator_of(module), wanted, name) for name, (module, wanted) in operators.items()}
+    bare = Plan(model=model, blocks=blocks)
+    return bare if scales is None else bare.with_scales(scales)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Plan:
+    """Which operators of a model imagine which blocks; made by `repopt.plan`.
+
+    Attributes:
+        model: the model.
+        blocks: operator name -> the block it imagines, in the model's order.
+        scales: the blocks' constants, where given.
+    """
+
+    model: nn.Module
+    blocks: Mapping[str, Block]
+    scales: Scales | None = None
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """The names of the planned operators."""
+        return tuple(self.blocks)
+
+    def with_scales(self, scales: ScalesLike) -> "Plan":
+        """The same plan with these scales."""
+        found = _as_scales(scales, self)
+        _check_scales(found, self.blocks)
+        return replace(self, scales=found)
+
+    def on(self, model: nn.Module) -> "Plan":
+        """The same plan on another model with the same operators, such as a copy."""
+        other = replace(self, model=model)
+        for name, module in other.modules().items():
+            if operator_of(module) != self.blocks[name].operator:
+                raise ValueError(f"operator {name!r} has another shape in this model than in the plan: make a new plan")
+        return other
+
+    def modules(self) -> dict[str, LinearOperator]:
+        """The planned operators' modules, looked up by name."""
+        known = clean_modules(self.model)
+        found: dict[str, LinearOperator] = {}
+        for name in self.blocks:
+            module = known.get(name)
+            if module is None or not is_linear_operator(module):
+                raise ValueError(f"the model has no linear operator {name!r}, which the plan speaks of")
+            found[name] = module
+        return found
+
+    def constants(self, name: str) -> dict[str, Tensor]:
+        """The constant scale of each branch of an operator; an identity's is 1."""
+        block = self._block(name)
+        scales = self._scales().get(name, {})
+        return {
+            branch: torch.ones(()) if isinstance(placement.branch, Identity) else scales[branch]
+            for branch, placement in block.branches.items()
+        }
+
+    def multiplier(self, name: str, degree: float = 1) -> Multiplier:
+        """The Grad Mult of an operator for rules of this degree, on its weight's device."""
+        block, constants, weight = self._block(name), self.constants(name), self.modules()[name].weight
+        dtype = torch.promote_types(weight.dtype, torch.float32)
+        return grad_mult(block, constants, degree=degree, dtype=dtype, device=weight.device)
+
+    @torch.no_grad()
+    def init_(
+        self,
+        kernel: Convention = "authors",
+        identity: IdentityStart = "searched",
+        generator: torch.Generator | None = None,
+    ) -> dict[str, Kernels]:
+        """Rule of Initialization: draws every block's kernels and writes their equivalent into the operators.
+
+        Biases are left as they are: they belong to the operator, not to a branch.
+
+        Args:
+            kernel: `authors` (torch's default for a convolution, on the branch's own shape) or `paper` (MSRA).
+            identity: an identity starts as the `searched` scale of that name, where there is one, or as `one`.
+            generator: for reproducible draws.
+
+        Returns:
+            The kernels drawn, {operator: {branch: tensor}}.
+        """
+        if identity not in {"searched", "one"}:
+            raise ValueError(f"identity is 'searched' or 'one', not {identity!r}")
+        scales = self._scales()
+        drawn = {}
+        for name, module in self.modules().items():
+            block, weight = self.blocks[name], module.weight
+            kernels = csla.initial_kernels(
+                block,
+                weight,
+                kernel=kernel,
+                identity=scales.get(name, {}) if identity == "searched" else {},
+                generator=generator,
+            )
+            weight.copy_(csla.equivalent_kernel(block, self.constants(name), kernels))
+            drawn[name] = {branch: tensor.to(weight.dtype) for branch, tensor in kernels.items()}
+        return drawn
+
+    def depths(self) -> dict[str, int]:
+        """How many operators lie between each operator and the start of its stage, which has 0.
+
+        A stage starts at each operator whose identity was left out, unless the model's `repopt_depths()` says
+        otherwise. Operators before the first such start count from 1.
+        """
+        declared = getattr(clean_modules(self.model)[""], "repopt_depths", None)
+        if declared is not None:
+            return dict(declared())
+        depths, depth = {}, 0
+        for name, block in self.blocks.items():
+            depth = depth + 1 if block.left_out is None else 0
+            depths[name] = depth
+        return depths
+
+    def __str__(self) -> str:
+        rows = [("operator", "kernel", "branches", "multiplier min / mean / max", "bytes")]
+        total = 0
+        for name, block in self.blocks.items():
+            spread, size = "no scales", ""
+            if self.scales is not None:
+                multiplier = grad_mult(block, self.constants(name))
+                dense = multiplier.dense()
+                spread = " / ".join(f"{value:.3g}" for value in (dense.min(), dense.mean(), dense.max()))
+                size = f"{multiplier.nbytes:,}"
+                total += multiplier.nbytes
+            rows.append((name, spell(block.operator.kernel_shape), str(block), spread, size))
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        lines.insert(1, "  ".join("-" * width for width in widths))
+        return "\n".join([*lines, f"{len(self.blocks)} operators, multipliers of {total:,} bytes in float32"])
+
+    def _block(self, name: str) -> Block:
+        if name not in self.blocks:
+            raise KeyError(f"the plan has no operator {name!r}; it has {', '.join(map(repr, self.operators))}")
+        return self.blocks[name]
+
+    def _scales(self) -> Scales:
+        if self.scales is None:
+            raise ValueError(
+                "this plan has no scales and serves search_model only: give plan(..., scales=...) or use "
+                'plan.with_scales(...); for a first try "ones"'
+            )
+        return self.scales
+
+
+def _declared_branches(model: nn.Module) -> Branches:
+    inner = clean_modules(model)[""]
+    declare = getattr(inner, "repopt_branches", None)
+    if declare is None:
+        raise ValueError(
+            f"{type(inner).__name__} does not declare its branches (a method repopt_branches): "
+            "give plan(model, {pattern: [branches]})"
+        )
+    declared: Branches = declare()
+    return declared
+
+
+def _matching_operators(model: nn.Module, branches: Branches) -> dict[str, tuple[LinearOperator, Sequence[Branch]]]:
+    modules = clean_modules(model)
+    patterns = [(re.compile(pattern), wanted) for pattern, wanted in branches.items()]
+    if not patterns:
+        raise ValueError("the plan is empty: give at least one {pattern: [branches]}")
+    for pattern, _ in patterns:
+        if not any(pattern.search(name) for name in modules):
+            known = [name for name, module in modules.items() if is_linear_operator(module)]
+            raise ValueError(
+                f"the pattern {pattern.pattern!r} matches no module; the linear operators are "
+                f"{_listed(known) or 'none'}"
+            )
+    operators: dict[str, tuple[LinearOperator, Sequence[Branch]]] = {}
+    owners: dict[int, str] = {}
+    for name, module in modules.items():
+        match = next(((pattern, wanted) for pattern, wanted in patterns if pattern.search(name)), None)
+        if match is None:
+            continue
+        if not is_linear_operator(module):
+            raise TypeError(
+                f"the pattern {match[0].pattern!r} matches {name!r}, a {type(module).__name__}, which is not a linear "
+                "operator (Conv1d, Conv2d, Conv3d, Linear): narrow the pattern"
+            )
+        check_weight(module, name)
+        owner = owners.setdefault(id(module.weight), name)
+        if owner != name:
+            raise ValueError(f"{owner!r} and {name!r} share one weight: plan it under one of the two names")
+        operators[name] = (module, match[1])
+    return operators
+
+
+def _as_scales(scales: ScalesLike, plan: Plan) -> Scales:
+    if isinstance(scales, Scales):
+        return scales
+    if isinstance(scales, str) and scales == "ones":
+        return Scales.ones(plan)
+    if isinstance(scales, str | Path):
+        return Scales.load(scales)
+    return Scales(scales)
+
+
+def _check_scales(scales: Scales, blocks: Mapping[str, Block]) -> None:
+    unknown = [name for name in scales if name not in blocks]
+    if unknown:
+        raise ValueError(
+            f"the scales speak of {_listed(unknown)}, which the plan does not hold: they are another model's"
+        )
+    for name, block in blocks.items():
+        given = scales.get(name, {})
+        for branch in given:
+            if branch not in block.branches:
+                raise ValueError(
+                    f"the scales speak of branch {branch!r} of {name!r}, whose branches are {_listed(block.branches)}"
+                )
+        for branch, placement in block.branches.items():
+            if branch not in given:
+                if isinstance(placement.branch, Identity):
+                    continue
+                raise ValueError(f"the scales lack branch {branch!r} of operator {name!r}")
+            length, channels = given[branch].numel(), block.operator.out_channels
+            if given[branch].ndim == 1 and length != channels:
+                raise ValueError(
+                    f"the scale of branch {branch!r} of {name!r} has {length} entries: it must be one number or one "
+                    f"for each of the {channels} output channels"
+                )
+
+
+def _listed(names: Sequence[str] | Mapping[str, object], most: int = 5) -> str:
+    shown = ", ".join(map(repr, list(names)[:most]))
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -1,0 +1,165 @@
+"""Surgery: a plain model into its CSLA twin and back.
+
+    Y  =  sum_b s_b * (X * W_b)  +  b                            the real block, for checking and never for training
+
+Each planned operator is replaced by a block with the branches written out. The block pads once, with the operator's own
+padding and mode, and crops for each branch, so that every branch sees the borders that the operator's taps see.
+"""
+
+import copy
+from collections.abc import Mapping
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from repopt import csla
+from repopt.branches import Block, Placement
+from repopt.names import clean_modules
+from repopt.operators import LinearOperator
+from repopt.plans import Plan
+
+_CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+
+
+class CSLABlock(nn.Module):
+    """A Constant-Scale Linear Addition block: branches of one kernel and one constant scale each.
+
+    Args:
+        operator: the module that imagines the block; its bias is the block's.
+        block: its branches.
+        constants: their scales.
+        kernels: their kernels.
+    """
+
+    def __init__(
+        self, operator: LinearOperator, block: Block, constants: Mapping[str, Tensor], kernels: Mapping[str, Tensor]
+    ) -> None:
+        super().__init__()
+        weight = operator.weight
+        self.block = block
+        self.kernels = nn.ParameterDict(
+            {branch: nn.Parameter(kernels[branch].detach().to(weight, copy=True)) for branch in block.branches}
+        )
+        for branch in block.branches:
+            self.register_buffer(f"scale_{branch}", constants[branch].to(weight, copy=True))
+        self.bias = operator.bias
+        self._plain = (_without_parameters(operator),)  # in a tuple: not a submodule
+
+    def forward(self, x: Tensor) -> Tensor:
+        padded = _pad(x, self.block)
+        y = sum(self._branch(padded, branch, placement) for branch, placement in self.block.branches.items())
+        assert isinstance(y, Tensor)
+        return y if self.bias is None else y + _along_channels(self.bias, self.block)
+
+    def equivalent_kernel(self) -> Tensor:
+        return csla.equivalent_kernel(self.block, self._constants(), dict(self.kernels.items()))
+
+    def merged(self) -> LinearOperator:
+        """The plain operator with the equivalent kernel."""
+        plain = copy.deepcopy(self._plain[0])
+        plain.weight = nn.Parameter(self.equivalent_kernel().detach())
+        plain.bias = self.bias
+        plain.train(self.training)
+        return plain
+
+    def _constants(self) -> dict[str, Tensor]:
+        return {branch: self.get_buffer(f"scale_{branch}") for branch in self.block.branches}
+
+    def _branch(self, padded: Tensor, branch: str, placement: Placement) -> Tensor:
+        scale = self.get_buffer(f"scale_{branch}")
+        kernel = self.kernels[branch]
+        return (scale if scale.ndim == 0 else _along_channels(scale, self.block)) * _apply(placement, kernel, padded)
+
+
+def csla_model(net: nn.Module, plan: Plan, kernels: Mapping[str, Mapping[str, Tensor]] | None = None) -> nn.Module:
+    """A copy of the model with every planned operator written out as its real multi-branch block.
+
+    Args:
+        net: the model, or a copy of it; its other parameters are taken over as they are.
+        plan: a plan with scales.
+        kernels: each block's own kernels, as `plan.init_()` returns them; without them the split of least norm of the
+            model's weights. Either way the twin computes what the model computes.
+    """
+    twin = copy.deepcopy(net)
+    modules = plan.on(twin).modules()
+    for name, operator in modules.items():
+        block, constants = plan.blocks[name], plan.constants(name)
+        own = (
+            csla.least_norm_split(block, constants, operator.weight, name)
+            if kernels is None
+            else _own_kernels(kernels, name, block)
+        )
+        twin = _replaced(twin, operator, CSLABlock(operator, block, constants, own))
+    return twin
+
+
+def merge(model: nn.Module) -> nn.Module:
+    """A copy of a CSLA model with every block merged into the plain operator of the equivalent kernel."""
+    merged = copy.deepcopy(model)
+    blocks = [module for module in merged.modules() if isinstance(module, CSLABlock)]
+    if not blocks:
+        raise ValueError(f"this {type(model).__name__} holds no block to merge: give a model made by csla_model")
+    for block in blocks:
+        merged = _replaced(merged, block, block.merged())
+    return merged
+
+
+def csla_blocks(model: nn.Module) -> dict[str, CSLABlock]:
+    """The blocks of a CSLA model by operator name."""
+    return {name: module for name, module in clean_modules(model).items() if isinstance(module, CSLABlock)}
+
+
+def _own_kernels(kernels: Mapping[str, Mapping[str, Tensor]], name: str, block: Block) -> Mapping[str, Tensor]:
+    own = kernels.get(name, {})
+    for branch, placement in block.branches.items():
+        if branch not in own:
+            raise ValueError(
+                f"the kernels lack branch {branch!r} of operator {name!r}: give what plan.init_() returned"
+            )
+        if own[branch].shape != placement.kernel_shape:
+            raise ValueError(
+                f"the kernel of branch {branch!r} of {name!r} has shape {tuple(own[branch].shape)}: it must be "
+                f"{placement.kernel_shape}"
+            )
+    return own
+
+
+def _replaced(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
+    """Puts `new` wherever the model holds `old`; returns the model, which is `new` if the model was `old`."""
+    if model is old:
+        return new
+    for parent in list(model.modules()):
+        for attribute, child in list(parent.named_children()):
+            if child is old:
+                setattr(parent, attribute, new)
+    return model
+
+
+def _without_parameters(operator: LinearOperator) -> LinearOperator:
+    plain = copy.copy(operator)
+    plain._parameters = dict.fromkeys(operator._parameters)
+    return plain
+
+
+def _pad(x: Tensor, block: Block) -> Tensor:
+    operator = block.operator
+    sizes = [size for pair in reversed(operator.padding) for size in pair]
+    if not any(sizes):
+        return x
+    return F.pad(x, sizes, mode="constant" if operator.padding_mode == "zeros" else operator.padding_mode)
+
+
+def _apply(placement: Placement, kernel: Tensor, padded: Tensor) -> Tensor:
+    operator = placement.operator
+    if operator.dims == 0:
+        return F.linear(padded, kernel) if placement.fills_groups else padded * kernel.squeeze(1)
+    cropped = padded
+    for dim, (margin, dilation) in enumerate(zip(placement.margin, operator.dilation, strict=True)):
+        axis = dim - operator.dims
+        cropped = cropped.narrow(axis, margin * dilation, padded.shape[axis] - 2 * margin * dilation)
+    steps = tuple(own * whole for own, whole in zip(placement.dilation, operator.dilation, strict=True))
+    return _CONVOLVE[operator.dims](cropped, kernel, None, operator.stride, 0, steps, placement.groups)
+
+
+def _along_channels(values: Tensor, block: Block) -> Tensor:
+    return values.reshape(-1, *(1,) * block.operator.dims)
