@@ -2,9 +2,11 @@
 
 from repopt.attachment import Handle, attach
 from repopt.branches import Conv, Identity, Linear
+from repopt.models import create_model, list_models
 from repopt.plans import Plan, plan
 from repopt.scales import Scales
 from repopt.surgery import csla_model, merge
+from repopt.verification import verify
 
 __version__ = "0.1.0"
 
@@ -16,7 +18,10 @@ __all__ = [
     "Plan",
     "Scales",
     "attach",
+    "create_model",
     "csla_model",
+    "list_models",
     "merge",
     "plan",
+    "verify",
 ]

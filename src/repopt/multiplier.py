@@ -18,7 +18,7 @@ from repopt.csla import over_channels
 
 # Multiplying a contiguous kernel by (O, 1, 3, 3) runs inner loops of 9 on a CPU; a tile of this many input channels
 # makes them long enough to vectorize.
-_TILE_CHANNELS = 8
+_TILE_CHANNELS = 16
 
 
 @dataclass(frozen=True, kw_only=True)

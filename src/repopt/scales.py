@@ -57,10 +57,10 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
     def __init__(
         self, values: Mapping[str, Mapping[str, Tensor | float]], metadata: Mapping[str, str] | None = None
     ) -> None:
-        self._values = {
-            clean(operator): {branch: _scale(value, f"{operator}.{branch}") for branch, value in branches.items()}
-            for operator, branches in values.items()
-        }
+        self._values: dict[str, dict[str, Tensor]] = {}
+        for operator, branches in values.items():
+            checked = {branch: _scale(value, f"{operator}.{branch}") for branch, value in branches.items()}
+            self._values.setdefault(clean(operator), {}).update(checked)
         self.metadata = dict(metadata or {})
 
     def __getitem__(self, operator: str) -> Mapping[str, Tensor]:

@@ -38,7 +38,10 @@ class CSLABlock(nn.Module):
         weight = operator.weight
         self.block = block
         self.kernels = nn.ParameterDict(
-            {branch: nn.Parameter(kernels[branch].detach().to(weight, copy=True)) for branch in block.branches}
+            {
+                branch: nn.Parameter(kernels[branch].detach().to(weight, copy=True), requires_grad=weight.requires_grad)
+                for branch in block.branches
+            }
         )
         for branch in block.branches:
             self.register_buffer(f"scale_{branch}", constants[branch].to(weight, copy=True))
@@ -57,7 +60,8 @@ class CSLABlock(nn.Module):
     def merged(self) -> LinearOperator:
         """The plain operator with the equivalent kernel."""
         plain = copy.deepcopy(self._plain[0])
-        plain.weight = nn.Parameter(self.equivalent_kernel().detach())
+        trained = any(kernel.requires_grad for kernel in self.kernels.values())
+        plain.weight = nn.Parameter(self.equivalent_kernel().detach(), requires_grad=trained)
         plain.bias = self.bias
         plain.train(self.training)
         return plain

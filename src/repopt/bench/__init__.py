@@ -1,0 +1,1 @@
+"""Benchmarks: what repopt costs, as ratios taken in one run."""

@@ -1,0 +1,243 @@
+"""verify(): the real block and the re-parameterized operator, trained side by side.
+
+    CSLA block + regular optimizer = single operator + optimizer with GR                                (Proposition)
+
+Both start from the same kernels, see the same data in float64 and are stepped by the same rule. What is reported is the
+worst relative difference, over all steps, of their outputs and of their equivalent kernels.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from repopt.attachment import Handle, attach
+from repopt.attachment.handle import Route
+from repopt.operators import Operator
+from repopt.plans import Plan
+from repopt.scales import Scales
+from repopt.surgery import csla_blocks, csla_model
+
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """How far two trainings were apart, relative to the largest entry, at the worst of all steps.
+
+    Attributes:
+        operator: the operator's name.
+        branches: its branches.
+        outputs: of its outputs, or of the whole model's where the model was trained as a whole.
+        kernels: of its equivalent kernel.
+        moved: how far training moved the kernel from its start: an equality of things that stand still is none.
+    """
+
+    operator: str
+    branches: str
+    outputs: float
+    kernels: float
+    moved: float
+
+    @property
+    def worst(self) -> float:
+        return max(self.outputs, self.kernels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What `verify` found; `worst` is the largest relative difference of all."""
+
+    rule: str
+    route: str
+    exact: bool
+    steps: int
+    differences: tuple[Difference, ...]
+
+    @property
+    def worst(self) -> float:
+        return max(difference.worst for difference in self.differences)
+
+    def __str__(self) -> str:
+        width = max(len(difference.operator) for difference in self.differences)
+        lines = [
+            f"{each.operator:{width}}  outputs {each.outputs:.1e}  kernels {each.kernels:.1e}  {each.branches}"
+            for each in self.differences
+        ]
+        claim = "exact" if self.exact else "inexact"
+        return "\n".join([f"{self.rule}, {self.route} route, {claim}, {self.steps} steps: {self.worst:.1e}", *lines])
+
+
+def verify(
+    net: nn.Module,
+    plan: Plan,
+    optimizer: OptimizerFactory,
+    steps: int = 50,
+    *,
+    reference: OptimizerFactory | None = None,
+    inputs: Tensor | Sequence[Tensor] | None = None,
+    route: Route = "auto",
+    allow_inexact: bool = False,
+    seed: int = 0,
+) -> Report:
+    """Trains the imagined blocks for real beside the re-parameterized operators; the net itself is left alone.
+
+    Args:
+        net: the plain model.
+        plan: its plan, with scales.
+        optimizer: makes the optimizer from parameters, `lambda params: torch.optim.SGD(params, lr=0.1)`.
+        steps: training steps.
+        reference: makes the real block's optimizer; `optimizer` unless given.
+        inputs: a batch, or several taken in turn, to train the model as a whole; without them each operator is trained
+            alone on random data.
+        route: as for `attach`.
+        allow_inexact: as for `attach`.
+        seed: of the initial kernels and of the random data.
+
+    Returns:
+        A report; `report.worst` is the figure to look at.
+
+    Raises:
+        RuntimeError: the reference's outputs are not finite, so there is nothing to compare.
+    """
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, not {steps}")
+    setting = _Setting(
+        optimizer=optimizer,
+        reference=reference or optimizer,
+        steps=steps,
+        route=route,
+        allow_inexact=allow_inexact,
+        seed=seed,
+    )
+    if inputs is not None:
+        return _train_both(net, plan, _given(inputs), F.mse_loss, setting)
+    reports = {}
+    for name, module in plan.modules().items():
+        random = _random_inputs(plan.blocks[name].operator, seed)
+        reports[name] = _train_both(module, _alone(plan, name, module), random, _position_loss, setting)
+    named = [replace(report.differences[0], operator=name) for name, report in reports.items()]
+    return replace(next(iter(reports.values())), differences=tuple(named))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Setting:
+    optimizer: OptimizerFactory
+    reference: OptimizerFactory
+    steps: int
+    route: Route
+    allow_inexact: bool
+    seed: int
+
+
+def _train_both(
+    net: nn.Module,
+    plan: Plan,
+    inputs: Iterator[Tensor],
+    loss: Callable[[Tensor, Tensor], Tensor],
+    setting: _Setting,
+) -> Report:
+    device = next(net.parameters()).device
+    draw = torch.Generator().manual_seed(setting.seed)
+    plain = copy.deepcopy(net).double()
+    plan = plan.on(plain)
+    kernels = plan.init_(generator=draw)
+    twin = csla_model(plain, plan, kernels)
+    ours, theirs = setting.optimizer(plain.parameters()), setting.reference(twin.parameters())
+    handle = attach(ours, plan, setting.route, setting.allow_inexact, kernels)
+
+    start = {name: module.weight.detach().clone() for name, module in plan.modules().items()}
+    outputs = 0.0
+    kernel_differences = dict.fromkeys(plan.operators, 0.0)
+    for step, batch in zip(range(setting.steps), inputs, strict=False):
+        x = batch.to(device, torch.float64)
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            y, expected = (_seeded(model, x, step) for model in (plain, twin))
+        if not expected.isfinite().all():
+            raise RuntimeError(f"the real block's training is no longer finite at step {step}: use a smaller lr")
+        target = torch.randn(expected.shape, generator=draw, dtype=torch.float64).to(device)
+        outputs = max(outputs, _relative(y, expected))
+        for model_output, optimizer in ((y, ours), (expected, theirs)):
+            optimizer.zero_grad()
+            loss(model_output, target).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        modules = plan.modules()
+        for name, block in csla_blocks(twin).items():
+            apart = _relative(modules[name].weight, block.equivalent_kernel())
+            kernel_differences[name] = max(kernel_differences[name], apart)
+    return _report(plan, handle, ours, setting.steps, outputs, kernel_differences, start)
+
+
+def _report(
+    plan: Plan,
+    handle: Handle,
+    optimizer: Optimizer,
+    steps: int,
+    outputs: float,
+    kernels: dict[str, float],
+    start: dict[str, Tensor],
+) -> Report:
+    differences = tuple(
+        Difference(
+            operator=name,
+            branches=str(plan.blocks[name]),
+            outputs=outputs,
+            kernels=kernels[name],
+            moved=_relative(module.weight, start[name]),
+        )
+        for name, module in plan.modules().items()
+    )
+    return Report(
+        rule=type(optimizer).__name__, route=handle.route, exact=handle.exact, steps=steps, differences=differences
+    )
+
+
+def _alone(plan: Plan, name: str, module: nn.Module) -> Plan:
+    """The plan of one operator as a model of its own."""
+    scales = None if plan.scales is None else Scales({"": plan.scales.get(name, {})})
+    return Plan(model=module, blocks={"": plan.blocks[name]}, scales=scales)
+
+
+def _given(inputs: Tensor | Sequence[Tensor]) -> Iterator[Tensor]:
+    batches = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    if not batches:
+        raise ValueError("inputs holds no batch: give a tensor or several, or leave it out for random data")
+    return cycle(batches)
+
+
+def _random_inputs(operator: Operator, seed: int) -> Iterator[Tensor]:
+    draw = torch.Generator().manual_seed(seed + 1)
+    sizes = [
+        max(dilation * (taps - 1) + 1, before + after + 1) + 3
+        for taps, dilation, (before, after) in zip(
+            operator.kernel_size, operator.dilation, operator.padding, strict=True
+        )
+    ]
+    fan_in = math.prod(operator.kernel_shape[1:])
+    while True:
+        # Divided so that the outputs are of order one, and the same lr suits operators of every size.
+        yield torch.randn(4, operator.in_channels, *sizes, generator=draw, dtype=torch.float64) / math.sqrt(fan_in)
+
+
+def _position_loss(y: Tensor, target: Tensor) -> Tensor:
+    """Half the squared error, summed over channels and averaged over the rest."""
+    return (y - target).square().sum() * (y.shape[1] / y.numel() / 2)
+
+
+def _seeded(model: nn.Module, x: Tensor, step: int) -> Tensor:
+    torch.manual_seed(step)  # so that dropout draws alike in both
+    y = model(x)
+    if not isinstance(y, Tensor):
+        raise TypeError(f"verify compares models whose output is one tensor, not {type(y).__name__}")
+    return y
+
+
+def _relative(value: Tensor, expected: Tensor) -> float:
+    value, expected = value.detach(), expected.detach()
+    return float((value - expected).abs().max() / expected.abs().max())

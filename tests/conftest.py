@@ -1,0 +1,26 @@
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+AUTHORS_SCALES = Path(__file__).parents[2] / "shared" / "authors_scales"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread():
+    """Two workers on two cores: a thread each."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def authors_scales() -> Path:
+    if not AUTHORS_SCALES.is_dir():
+        pytest.skip("the scales that the paper's authors released are not beside this checkout")
+    return AUTHORS_SCALES
