@@ -71,7 +71,7 @@ def test_a_branch_whose_scale_is_zero_gets_a_zero_kernel():
     ],
 )
 def test_each_kernel_is_drawn_on_its_own_fan_in(kernel, branch, std):
-    net, bare = repvgg(64)
+    _, bare = repvgg(64)
     drawn = bare.with_scales("ones").init_(kernel=kernel)[""][branch]
     assert drawn.std().item() == pytest.approx(std, rel=0.05)
 

@@ -66,7 +66,7 @@ def bench_step(
     """
     if threads is not None:
         torch.set_num_threads(threads)
-    chosen = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    chosen = _chosen(device)
     torch.manual_seed(seed)
     layout = torch.channels_last if memory_format == "channels_last" else torch.contiguous_format
     net = repopt.create_model(model).to(device=chosen, memory_format=layout)  # type: ignore[call-overload]
@@ -130,6 +130,12 @@ def main(args: list[str] | None = None) -> None:
         Console(stderr=True, highlight=False).print(f"[red]repopt:[/red] {escape(str(error))}", soft_wrap=True)
         sys.exit(2)
     sys.exit(code)
+
+
+def _chosen(device: Device) -> torch.device:
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("there is no CUDA device here, or torch was built without CUDA: use --device cpu")
+    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
 
 
 def _verify_table(steps: int, seed: int) -> list[Row]:

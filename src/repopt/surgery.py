@@ -133,7 +133,7 @@ def _replaced(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
     if model is old:
         return new
     for parent in list(model.modules()):
-        for attribute, child in list(parent.named_children()):
+        for attribute, child in list(parent._modules.items()):  # named_children would skip a second name
             if child is old:
                 setattr(parent, attribute, new)
     return model

@@ -24,7 +24,7 @@ class GradRoute:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self._modules = plan.modules()
-        self._multipliers: dict[str, Multiplier] = {}
+        self._multipliers = {name: plan.multiplier(name) for name in plan.operators}
         self._done: dict[str, tuple[weakref.ref[Tensor], int]] = {}
 
     @property
@@ -86,10 +86,9 @@ class GradRoute:
         return grads
 
     def _multiplier(self, name: str, grad: Tensor) -> Multiplier:
-        known = self._multipliers.get(name)
-        if known is None or known.taps.device != grad.device:
-            known = self._multipliers[name] = self.plan.multiplier(name)
-        return known
+        if self._multipliers[name].taps.device != grad.device:  # the model was moved since
+            self._multipliers[name] = self.plan.multiplier(name)
+        return self._multipliers[name]
 
     def _mark(self, grads: dict[str, Tensor]) -> None:
         self._done = {name: (weakref.ref(grad), grad._version) for name, grad in grads.items()}

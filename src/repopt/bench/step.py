@@ -55,6 +55,8 @@ def measure_step(
         repeats: timed steps of each.
         seed: of the gradients.
     """
+    if repeats < 1:
+        raise ValueError(f"repeats must be at least 1, not {repeats}")
     params = [module.weight for module in plan.modules().values()]
     if graph and params[0].device.type != "cuda":
         raise ValueError(f"only a step on CUDA can be replayed as a graph, not one on {params[0].device}")

@@ -1,0 +1,29 @@
+"""The same network, trained as if each 3x3 convolution had a 1x1 and an identity beside it."""
+
+import torch
+from torch import nn
+
+import repopt
+from repopt import Conv, Identity
+
+torch.manual_seed(0)
+net = nn.Sequential(
+    nn.Conv2d(3, 16, 3, stride=2, padding=1, bias=False),
+    nn.BatchNorm2d(16),
+    nn.ReLU(),
+    nn.Conv2d(16, 16, 3, padding=1, bias=False),
+    nn.BatchNorm2d(16),
+    nn.ReLU(),
+    nn.AdaptiveAvgPool2d(1),
+    nn.Flatten(),
+    nn.Linear(16, 4),
+)
+plan = repopt.plan(net, {r"^[03]$": [Conv(3), Conv(1), Identity()]}, scales="ones")
+plan.init_()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+repopt.attach(optimizer, plan)
+for _ in range(10):
+    images, labels = torch.randn(32, 3, 16, 16), torch.randint(4, (32,))
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(net(images), labels).backward()
+    optimizer.step()

@@ -1,0 +1,37 @@
+import pytest
+import torch
+
+import repopt
+from repopt.bench.step import measure_step
+
+
+def nano_plan():
+    return repopt.plan(repopt.create_model("repopt_vgg_nano"), scales="ones")
+
+
+@pytest.mark.parametrize("implementation", ["fused", "foreach", "plain"])
+def test_stock_and_attached_are_measured_in_one_run(implementation):
+    plan = nano_plan()
+    stock, ours = measure_step(plan, implementation=implementation, repeats=2)
+    assert (stock.repopt, ours.repopt) == (False, True)
+    assert stock.ratio == 1
+    assert ours.ratio == pytest.approx(ours.milliseconds / stock.milliseconds)
+    weights = sum(module.weight.nbytes for module in plan.modules().values())
+    assert stock.state_bytes == ours.state_bytes == weights
+    assert (stock.repopt_bytes, ours.repopt_bytes) == (0, sum(plan.multiplier(name).nbytes for name in plan.operators))
+    assert stock.peak_bytes is None
+
+
+def test_a_graph_needs_cuda():
+    with pytest.raises(ValueError, match="only a step on CUDA can be replayed as a graph, not one on cpu"):
+        measure_step(nano_plan(), graph=True)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+@pytest.mark.parametrize("graph", [False, True])
+def test_a_step_on_cuda_counts_its_memory(graph):
+    plan = repopt.plan(repopt.create_model("repopt_vgg_nano").cuda(), scales="ones")
+    stock, ours = measure_step(plan, graph=graph, repeats=2)
+    assert stock.peak_bytes is not None
+    assert ours.peak_bytes is not None

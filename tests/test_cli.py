@@ -1,0 +1,97 @@
+"""The real program, in a process of its own."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(sys.executable).with_name("repopt")
+
+
+def run(*args, **options):
+    return subprocess.run([PROGRAM, *args], capture_output=True, text=True, timeout=300, check=False, **options)
+
+
+def test_verify_prints_a_table_and_succeeds():
+    done = run("verify", "--steps", "3", env={"COLUMNS": "80", "PATH": ""})
+    assert done.returncode == 0, done.stderr
+    assert "all equal" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_verify_speaks_json():
+    done = run("verify", "--steps", "3", "--json")
+    rows = json.loads(done.stdout)
+    assert all(row["passed"] for row in rows)
+    assert {row["exact"] for row in rows} == {True, False}
+
+
+def test_a_broken_equality_is_exit_code_1(tmp_path):
+    """The program is run with a multiplier that is off by one part in a million."""
+    script = tmp_path / "broken.py"
+    script.write_text(
+        "import repopt.multiplier as m\n"
+        "right = m._multiply_by_taps_\n"
+        "m._multiply_by_taps_ = lambda grad, taps: right(grad, taps * (1 + 1e-6))\n"
+        "from repopt.cli import main\n"
+        "main(['verify', '--steps', '5'])\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1
+    assert "BROKEN" in done.stdout
+
+
+def test_bench_step_prints_and_appends_its_figures(tmp_path):
+    out = tmp_path / "step.csv"
+    done = run("bench", "step", "--model", "repopt_vgg_nano", "--repeats", "2", "--threads", "1", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert "fused + repopt" in done.stdout
+    with out.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["repopt"] for row in rows] == ["False", "True"]
+    assert all(row["hardware"] and row["torch"] and row["date"] and row["seed"] for row in rows)
+
+
+def test_bench_step_speaks_json_on_channels_last():
+    done = run(
+        "bench", "step", "--model", "repopt_vgg_nano", "--repeats", "2", "--memory-format", "channels_last", "--json"
+    )
+    assert [row["memory_format"] for row in json.loads(done.stdout)] == ["channels_last"] * 2
+
+
+def test_list_names_the_models():
+    assert "repopt_vgg_b1" in run("list").stdout.split()
+    assert "repopt_vgg_b1" in json.loads(run("list", "--json").stdout)
+
+
+def test_version():
+    assert run("--version").stdout.startswith("repopt 0.")
+
+
+@pytest.mark.parametrize("args", [[], ["--help"], ["bench"], ["verify", "--help"]])
+def test_help_is_there_for_a_newcomer(args):
+    done = run(*args)
+    assert done.returncode == 0
+    assert "usage: repopt" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["bench", "step", "--model", "nope"], "there is no model 'nope'"),
+        (["verify", "--steps", "0"], "steps must be at least 1"),
+        (["bench", "step", "--repeats", "0"], "repeats must be at least 1"),
+        (["bench", "step", "--device", "cuda", "--model", "repopt_vgg_nano"], "CUDA"),
+        (["nonsense"], "nonsense"),
+    ],
+)
+def test_what_a_user_can_mend_is_a_sentence_and_exit_code_2(args, words):
+    done = run(*args)
+    if "cuda" in args and done.returncode == 0:
+        pytest.skip("this machine has CUDA, so asking for it is no error")
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr

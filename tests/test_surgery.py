@@ -1,0 +1,114 @@
+import pytest
+import torch
+from torch import nn
+
+import repopt
+from repopt import Conv, Identity
+from repopt.matrix import BRANCH_SETS, mixed_sign_scales
+from repopt.surgery import CSLABlock, csla_blocks, csla_model
+
+
+def planned(net, branches):
+    bare = repopt.plan(net, branches)
+    return bare.with_scales(mixed_sign_scales(bare))
+
+
+def random_input(operator, batch=2):
+    size = max(8, *(2 * taps for taps in operator.kernel_size), 8) if operator.dims else None
+    return torch.randn(batch, operator.in_channels, *[size] * operator.dims, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("own_kernels", [True, False])
+@pytest.mark.parametrize("branch_set", BRANCH_SETS)
+def test_the_real_block_computes_what_the_operator_computes(branch_set, own_kernels):
+    case = BRANCH_SETS[branch_set]
+    net = case.operator().double()
+    plan = planned(net, {"^$": case.branches})
+    kernels = plan.init_()
+    twin = csla_model(net, plan, kernels if own_kernels else None)
+    assert isinstance(twin, CSLABlock)
+    x = random_input(plan.blocks[""].operator)
+    torch.testing.assert_close(twin(x), net(x), rtol=1e-12, atol=1e-12)
+
+
+def test_the_block_writes_its_branches_out():
+    """For RepVGG's three branches: s * conv3x3(x) + t * conv1x1(x) + w * x."""
+    net = nn.Conv2d(4, 4, 3, padding=1, bias=False).double()
+    plan = planned(net, {"^$": [Conv(3), Conv(1), Identity()]})
+    kernels = plan.init_()[""]
+    scales = plan.constants("")
+    x = torch.randn(2, 4, 5, 5, dtype=torch.float64)
+    conv = torch.nn.functional.conv2d
+    expected = (
+        scales["conv3x3"].view(-1, 1, 1) * conv(x, kernels["conv3x3"], padding=1)
+        + scales["conv1x1"].view(-1, 1, 1) * conv(x, kernels["conv1x1"])
+        + kernels["identity"].view(-1, 1, 1) * x
+    )
+    twin = csla_model(net, plan, {"": kernels})
+    torch.testing.assert_close(twin(x), expected)
+    assert {name for name, _ in twin.named_parameters()} == {f"kernels.{branch}" for branch in scales}
+    assert all(not buffer.requires_grad for buffer in twin.buffers())
+
+
+def small_net():
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1, bias=False)
+    ).double()
+
+
+def test_the_twin_is_a_copy_and_the_rest_of_the_model_is_taken_over():
+    net = small_net().eval()
+    plan = planned(net, {"0|3": [Conv(3), Conv(1), Identity()]})
+    twin = csla_model(net, plan)
+    assert set(csla_blocks(twin)) == {"0", "3"}
+    assert isinstance(net[0], nn.Conv2d)
+    assert torch.equal(twin[0].bias, net[0].bias)
+    assert twin[0].bias is not net[0].bias
+    assert "training=True" not in str([f"training={module.training}" for module in [twin[1]]])
+
+
+def test_merging_gives_the_plain_model_back():
+    net = small_net()
+    net[3].weight.requires_grad_(False)
+    plan = planned(net, {"0|3": [Conv(3), Conv(1), Identity()]})
+    merged = repopt.merge(csla_model(net, plan))
+    x = torch.randn(2, 3, 6, 6, dtype=torch.float64)
+    torch.testing.assert_close(merged(x), net(x), rtol=1e-12, atol=1e-12)
+    assert list(merged.state_dict()) == list(net.state_dict())
+    assert [param.requires_grad for param in merged.parameters()] == [p.requires_grad for p in net.parameters()]
+    assert isinstance(merged[0], nn.Conv2d)
+    assert repr(merged) == repr(net)
+
+
+def test_a_single_operator_is_replaced_and_merged_as_a_model():
+    net = nn.Conv2d(4, 4, 3, padding=1)
+    plan = planned(net, {"^$": [Conv(3), Conv(1), Identity()]})
+    merged = repopt.merge(csla_model(net, plan))
+    torch.testing.assert_close(merged.weight, net.weight)
+
+
+def test_an_operator_reached_under_two_names_is_replaced_under_both():
+    net = small_net()
+    net.add_module("alias", net[0])
+    plan = planned(net, {"^0$": [Conv(3), Conv(1)]})
+    twin = csla_model(net, plan)
+    assert twin.alias is twin[0]
+    assert isinstance(twin.alias, CSLABlock)
+
+
+@pytest.mark.parametrize(
+    ("kernels", "words"),
+    [
+        ({}, "the kernels lack branch 'conv3x3' of operator '0'"),
+        ({"0": {"conv3x3": torch.ones(1)}}, r"branch 'conv3x3' of '0' has shape \(1,\): it must be \(4, 3, 3, 3\)"),
+    ],
+)
+def test_kernels_that_do_not_fit_are_refused(kernels, words):
+    net = small_net()
+    with pytest.raises(ValueError, match=words):
+        csla_model(net, planned(net, {"^0$": [Conv(3)]}), kernels)
+
+
+def test_a_model_without_blocks_cannot_be_merged():
+    with pytest.raises(ValueError, match="this Sequential holds no block to merge"):
+        repopt.merge(small_net())
