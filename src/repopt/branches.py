@@ -97,14 +97,22 @@ class Placement:
     def view(self, weight: Tensor) -> Tensor:
         """The branch's entries of an operator-shaped tensor, writable, of shape (g, r, O/gr, I/gr, *taps).
 
-        g counts the operator's groups, r the branch's groups within one of them.
+        g counts the operator's groups, r the branch's groups within one of them. A step from one of the latter to the
+        next goes down the rows and along the columns at once: they lie on a block diagonal.
         """
-        within = self.groups // self.operator.groups
-        grouped = self.fold(weight[self.taps])
-        if within == 1:
-            return grouped
-        blocks = grouped.view(*grouped.shape[:3], within, -1, *self.kernel_size)
-        return blocks.diagonal(dim1=1, dim2=3).movedim(-1, 1)
+        groups, (outputs, inputs, *_) = self.operator.groups, self.kernel_shape
+        rows = outputs // self.groups
+        row, column, *taps = weight.stride()
+        sizes = (groups, self.groups // groups, rows, inputs, *self.kernel_size)
+        strides = (
+            row * (outputs // groups),
+            row * rows + column * inputs,
+            row,
+            column,
+            *(tap * dilation for tap, dilation in zip(taps, self.dilation, strict=True)),
+        )
+        start = sum(tap * margin for tap, margin in zip(taps, self.margin, strict=True))
+        return weight.as_strided(sizes, strides, weight.storage_offset() + start)
 
     def fold(self, kernel: Tensor) -> Tensor:
         """A branch-shaped tensor (O, I/gr, *taps) in the shape of `view`."""

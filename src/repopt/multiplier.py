@@ -74,11 +74,11 @@ def multiply_(grads: Sequence[Tensor], multipliers: Sequence[Multiplier]) -> Non
         placement.view(grad) for grad, each in zip(grads, multipliers, strict=True) for placement, _ in each.diagonals
     ]
     contributions = [contribution for each in multipliers for _, contribution in each.diagonals]
-    extras = [view * contribution for view, contribution in zip(views, contributions, strict=True)]
+    extras = torch._foreach_mul(views, contributions) if views else ()
     for grad, each in zip(grads, multipliers, strict=True):
         _multiply_by_taps_(grad, each.taps)
-    for view, extra in zip(views, extras, strict=True):
-        view.add_(extra)
+    if views:
+        torch._foreach_add_(views, extras)
 
 
 def _multiply_by_taps_(grad: Tensor, taps: Tensor) -> None:

@@ -1,0 +1,113 @@
+"""The grad route on a GPU: the same equality, captured in a graph and scaled by GradScaler."""
+
+import pytest
+import torch
+from torch import nn
+
+import repopt
+from repopt import Conv, Identity
+from repopt.matrix import mixed_sign_scales
+from repopt.surgery import csla_model
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine"),
+]
+
+
+def twins(memory_format=torch.contiguous_format):
+    net = nn.Sequential(
+        nn.Conv2d(3, 16, 3, 2, 1, bias=False),
+        nn.ReLU(),
+        nn.Conv2d(16, 16, 3, padding=1, groups=2),
+        nn.Flatten(),
+        nn.Linear(16 * 16, 5),
+    )
+    net = net.cuda().double().to(memory_format=memory_format)
+    bare = repopt.plan(net, {"0|2": [Conv(3), Conv(1), Identity()]})
+    plan = bare.with_scales(mixed_sign_scales(bare))
+    return net, plan, csla_model(net, plan, plan.init_())
+
+
+def sgd(model, **options):
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01, **options)
+
+
+def apart(net, twin):
+    x = torch.randn(4, 3, 8, 8, device="cuda", dtype=torch.float64)
+    return ((net(x) - twin(x)).abs().max() / twin(x).abs().max()).item()
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("implementation", [{"foreach": False}, {"foreach": True}, {"fused": True}])
+def test_block_and_operator_stay_equal(implementation, memory_format):
+    net, plan, twin = twins(memory_format)
+    ours, theirs = sgd(net, **implementation), sgd(twin)
+    repopt.attach(ours, plan)
+    for _ in range(50):
+        x = torch.randn(4, 3, 8, 8, device="cuda", dtype=torch.float64)
+        for model, optimizer in ((net, ours), (twin, theirs)):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+    assert apart(net, twin) <= 1e-12
+
+
+def test_a_step_captured_in_a_graph_trains_the_block():
+    net, plan, twin = twins()
+    ours, theirs = sgd(net, fused=True), sgd(twin, fused=True)
+    repopt.attach(ours, plan)
+    x = torch.zeros(4, 3, 8, 8, device="cuda", dtype=torch.float64)
+
+    def step(model, optimizer):
+        optimizer.zero_grad(set_to_none=False)
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    replays = []
+    for model, optimizer in ((net, ours), (twin, theirs)):
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                step(model, optimizer)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            step(model, optimizer)
+        replays.append(graph.replay)
+    for _ in range(30):
+        x.normal_()
+        for replay in replays:
+            replay()
+    torch.cuda.synchronize()
+    assert apart(net, twin) <= 1e-12
+
+
+@pytest.mark.parametrize("implementation", [{"foreach": True}, {"fused": True}])
+def test_a_grad_scaler_with_one_overflow(implementation):
+    net, plan, twin = twins()
+    ours, theirs = sgd(net, **implementation), sgd(twin, **implementation)
+    repopt.attach(ours, plan)
+    scalers = [torch.amp.GradScaler("cuda", init_scale=2.0**10, growth_interval=5) for _ in range(2)]
+    for step in range(20):
+        x = torch.randn(4, 3, 8, 8, device="cuda", dtype=torch.float64)
+        for model, optimizer, scaler in zip((net, twin), (ours, theirs), scalers, strict=True):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            scaler.scale(loss * (float("inf") if step == 7 else 1.0)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert apart(net, twin) <= 1e-12
+
+
+def test_a_model_moved_to_the_gpu_after_attach_is_trained_there():
+    net = nn.Linear(4, 4)
+    plan = repopt.plan(net, {"^$": [repopt.Linear(), Identity()]}, scales="ones")
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    repopt.attach(optimizer, plan)
+    net.cuda()
+    before = net.weight.detach().clone()
+    net(torch.ones(1, 4, device="cuda")).sum().backward()
+    optimizer.step()
+    expected = before - 0.1 * (1 + torch.eye(4, device="cuda"))
+    torch.testing.assert_close(net.weight.detach(), expected)
