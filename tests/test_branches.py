@@ -46,7 +46,7 @@ def test_in_a_grouped_kernel_the_identity_of_output_o_is_column_o_mod_inputs_per
 
 def test_finer_groups_sit_block_diagonally():
     placement = only(block_of(nn.Linear(4, 4), Identity()))
-    assert placement.kernel_shape == (4, 1)
+    assert placement.conv_shape == (4, 1)
     placement = only(block_of(nn.Conv1d(4, 8, 1), Conv(1, groups=2)))
     weight = torch.zeros(8, 4, 1)
     placement.view(weight).add_(1)

@@ -94,7 +94,7 @@ def test_the_identity_starts_as_searched_or_as_one(identity, start):
     _, bare = repvgg()
     plan = bare.with_scales({"": {"conv3x3": 0.0, "conv1x1": 0.0, "identity": torch.full((4,), 0.25)}})
     kernels = plan.init_(identity=identity)[""]
-    assert kernels["identity"].shape == (4, 1, 1, 1)
+    assert kernels["identity"].shape == (4,)
     assert (kernels["identity"] == start).all()
 
 

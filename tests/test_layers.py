@@ -2,6 +2,7 @@
 
 import ast
 from pathlib import Path
+from types import ModuleType
 
 import repopt
 
@@ -9,12 +10,13 @@ SOURCE = Path(repopt.__file__).parent
 
 # from the bottom up; modules of one layer may import each other only where a package's parts do
 LAYERS = [
-    {"names", "operators"},
+    {"names", "operators", "sharding"},
     {"branches"},
-    {"scales", "csla"},
+    {"scales", "csla", "parts"},
     {"multiplier"},
     {"plans"},
-    {"rules"},
+    {"rules", "held", "fingerprints"},
+    {"optim", "clipping"},
     {"attachment"},
     {"surgery", "models"},
     {"verification"},
@@ -64,4 +66,5 @@ def test_imports_point_down():
 
 
 def test_no_module_is_named_as_a_public_function_is():
-    assert not set(repopt.__all__) & {top_level(path) for path in SOURCE.rglob("*.py")}
+    functions = {name for name in repopt.__all__ if not isinstance(getattr(repopt, name), ModuleType)}
+    assert not functions & {top_level(path) for path in SOURCE.rglob("*.py")}

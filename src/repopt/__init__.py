@@ -1,7 +1,9 @@
 """repopt: train a plain network as if it had branches, by changing the optimizer instead of the model."""
 
+from repopt import optim
 from repopt.attachment import Handle, attach
 from repopt.branches import Conv, Identity, Linear
+from repopt.clipping import clip_grad_norm_
 from repopt.models import create_model, list_models
 from repopt.plans import Plan, plan
 from repopt.scales import Scales
@@ -18,10 +20,12 @@ __all__ = [
     "Plan",
     "Scales",
     "attach",
+    "clip_grad_norm_",
     "create_model",
     "csla_model",
     "list_models",
     "merge",
+    "optim",
     "plan",
     "verify",
 ]

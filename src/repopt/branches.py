@@ -65,12 +65,18 @@ class Placement:
     groups: int
 
     @property
+    def conv_shape(self) -> tuple[int, ...]:
+        """The shape of the branch's kernel as a convolution, (O, I/groups, *taps)."""
+        return (self.operator.out_channels, self.operator.in_channels // self.groups, *self.kernel_size)
+
+    @property
     def kernel_shape(self) -> tuple[int, ...]:
-        return (
-            self.operator.out_channels,
-            self.operator.in_channels // self.groups,
-            *self.kernel_size,
-        )
+        """The shape of the tensor that is trained: an identity's is one number a channel."""
+        return self.conv_shape[:1] if self.is_identity else self.conv_shape
+
+    @property
+    def is_identity(self) -> bool:
+        return isinstance(self.branch, Identity)
 
     @property
     def margin(self) -> tuple[int, ...]:
@@ -84,6 +90,11 @@ class Placement:
     def fills_groups(self) -> bool:
         """Whether every channel pair of the operator is one of the branch's."""
         return self.groups == self.operator.groups
+
+    @property
+    def covers(self) -> bool:
+        """Whether the branch reaches every entry of the operator's kernel."""
+        return self.fills_groups and self.kernel_size == self.operator.kernel_size
 
     @property
     def taps(self) -> tuple[EllipsisType | slice, ...]:
@@ -100,7 +111,7 @@ class Placement:
         g counts the operator's groups, r the branch's groups within one of them. A step from one of the latter to the
         next goes down the rows and along the columns at once: they lie on a block diagonal.
         """
-        groups, (outputs, inputs, *_) = self.operator.groups, self.kernel_shape
+        groups, (outputs, inputs, *_) = self.operator.groups, self.conv_shape
         rows = outputs // self.groups
         row, column, *taps = weight.stride()
         sizes = (groups, self.groups // groups, rows, inputs, *self.kernel_size)
@@ -115,9 +126,10 @@ class Placement:
         return weight.as_strided(sizes, strides, weight.storage_offset() + start)
 
     def fold(self, kernel: Tensor) -> Tensor:
-        """A branch-shaped tensor (O, I/gr, *taps) in the shape of `view`."""
+        """A kernel of the branch, or one number a row of it, in the shape of `view`."""
         groups, rows = self.operator.groups, self.operator.out_channels // self.groups
-        return kernel.view(groups, self.groups // groups, rows, *kernel.shape[1:])
+        rest = kernel.shape[1:] or (1,) * (1 + self.operator.dims)
+        return kernel.view(groups, self.groups // groups, rows, *rest)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from repopt.branches import Block, Identity, Placement
+from repopt.branches import Block, Placement
 
 Kernels = dict[str, Tensor]
 Convention = Literal["authors", "paper"]
@@ -28,11 +28,39 @@ _DRAW: Mapping[str, Callable[[Tensor, torch.Generator | None], Tensor]] = {
 def equivalent_kernel(block: Block, constants: Mapping[str, Tensor], kernels: Mapping[str, Tensor]) -> Tensor:
     """W' = sum_b embed_b(s_b * W_b)."""
     some = next(iter(kernels.values()))
-    weight = some.new_zeros(block.operator.kernel_shape)
-    for branch, placement in block.branches.items():
-        scaled = over_channels(constants[branch].to(some), placement) * kernels[branch]
-        placement.view(weight).add_(placement.fold(scaled))
+    weight = some.detach().new_empty(block.operator.kernel_shape)
+    merge_into_(weight, block, constants, kernels)
     return weight
+
+
+@torch.no_grad()
+def merge_into_(weight: Tensor, block: Block, constants: Mapping[str, Tensor], kernels: Mapping[str, Tensor]) -> None:
+    """Writes the equivalent kernel into a weight."""
+    covering = next((branch for branch, placement in block.branches.items() if placement.covers), None)
+    for branch, placement in sorted(block.branches.items(), key=lambda each: each[0] != covering):
+        scale, kernel = constants[branch].to(weight), kernels[branch]
+        if branch == covering:
+            torch.mul(kernel, over_channels(scale, placement), out=weight)
+            continue
+        if covering is None:
+            covering = branch
+            weight.zero_()
+        folded = scale if scale.ndim == 0 else placement.fold(scale)
+        placement.view(weight).addcmul_(placement.fold(kernel.detach()), folded)
+
+
+def check_kernels(block: Block, kernels: Mapping[str, Tensor], name: str) -> None:
+    """Raises unless there is a kernel of the right shape for every branch."""
+    for branch, placement in block.branches.items():
+        if branch not in kernels:
+            raise ValueError(
+                f"the kernels lack branch {branch!r} of operator {name!r}: give what plan.init_() returned"
+            )
+        if kernels[branch].shape != placement.kernel_shape:
+            raise ValueError(
+                f"the kernel of branch {branch!r} of {name!r} has shape {tuple(kernels[branch].shape)}: it must be "
+                f"{placement.kernel_shape}"
+            )
 
 
 def least_norm_split(block: Block, constants: Mapping[str, Tensor], weight: Tensor, name: str = "") -> Kernels:
@@ -83,7 +111,7 @@ def initial_kernels(
     kernels = {}
     for branch, placement in block.branches.items():
         drawn = torch.empty(placement.kernel_shape, device=device, dtype=torch.promote_types(like.dtype, torch.float32))
-        if isinstance(placement.branch, Identity):
+        if placement.is_identity:
             drawn.copy_(over_channels(identity.get(branch, torch.ones(())).to(drawn), placement))
         else:
             _DRAW[kernel](drawn, generator)
@@ -93,4 +121,4 @@ def initial_kernels(
 
 def over_channels(scale: Tensor, placement: Placement) -> Tensor:
     """A scale, (O,) or a number, shaped to multiply a branch's kernel."""
-    return scale if scale.ndim == 0 else scale.reshape(-1, *(1,) * (1 + len(placement.kernel_size)))
+    return scale if scale.ndim == 0 else scale.view(-1, *(1,) * (len(placement.kernel_shape) - 1))

@@ -3,17 +3,19 @@
 `repopt verify` runs it, and the tests are parametrized from it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from repopt.attachment.handle import Route
 from repopt.branches import Branch, Conv, Identity, Linear
 from repopt.operators import LinearOperator
+from repopt.optim import Adam, AdamW, Lion, RepOptimizer
 from repopt.plans import Plan, plan
 from repopt.scales import Scales
 from repopt.verification import OptimizerFactory, Report, verify
@@ -31,11 +33,22 @@ class BranchSet:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerCase:
-    """An optimizer with its options."""
+    """An optimizer with its options.
 
-    optimizer: OptimizerFactory
+    Attributes:
+        optimizer: makes it from parameters; one of repopt.optim takes `plan` as well.
+        reference: the real block's, where it is another one.
+        max_norm: to clip to, at every step.
+    """
+
+    optimizer: Callable[..., Optimizer]
+    reference: OptimizerFactory | None = None
     route: Route = "auto"
     allow_inexact: bool = False
+    max_norm: float | None = None
+
+    def factory(self, plan: Plan) -> OptimizerFactory:
+        return self.optimizer if self.reference is None else partial(self.optimizer, plan=plan)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +95,7 @@ BRANCH_SETS: Mapping[str, BranchSet] = {
         operator=lambda: nn.Conv2d(4, 8, 3, padding=1, bias=False), branches=(Conv(3, groups=2), Conv(1, groups=4))
     ),
     "linear": BranchSet(operator=lambda: nn.Linear(6, 6), branches=(Linear(), Identity())),
+    "two linear": BranchSet(operator=lambda: nn.Linear(6, 5, bias=False), branches=(Linear(), Linear())),
     "conv1d": BranchSet(operator=lambda: nn.Conv1d(6, 6, 3, padding=1), branches=_REPVGG),
     "conv3d": BranchSet(operator=lambda: nn.Conv3d(4, 4, 3, padding=1), branches=_REPVGG),
     "padding 0": BranchSet(operator=lambda: nn.Conv2d(6, 6, 3, bias=False), branches=_REPVGG),
@@ -107,6 +121,57 @@ SGD_RULES: Mapping[str, OptimizerCase] = {
     "SGD, fused": _sgd(nesterov=True, weight_decay=0.01, fused=True),
 }
 
+
+def _stock(rule: type[Optimizer], lr: float = 0.01, **options: Any) -> OptimizerCase:
+    return OptimizerCase(optimizer=partial(rule, lr=lr, **options))
+
+
+STOCK_RULES: Mapping[str, OptimizerCase] = {
+    "ASGD": _stock(torch.optim.ASGD, lr=0.05, weight_decay=0.01),
+    "AdamW": _stock(torch.optim.AdamW, weight_decay=0.1),
+    "AdamW, fused": _stock(torch.optim.AdamW, weight_decay=0.1, fused=True),
+    "Adam": _stock(torch.optim.Adam),
+    "Adam, coupled L2": _stock(torch.optim.Adam, weight_decay=0.1),
+    "Adamax": _stock(torch.optim.Adamax),
+    "NAdam": _stock(torch.optim.NAdam),
+    "Adagrad": _stock(torch.optim.Adagrad, lr=0.05, initial_accumulator_value=0.1),
+    "RMSprop": _stock(torch.optim.RMSprop, momentum=0.9, centered=True, lr=0.001),
+    "RAdam": _stock(torch.optim.RAdam),
+    "Adadelta": _stock(torch.optim.Adadelta, lr=1.0),
+    "Rprop": _stock(torch.optim.Rprop),
+    "Adafactor": _stock(torch.optim.Adafactor),
+}
+
+# Muon takes matrices only.
+MATRIX_RULES: Mapping[str, OptimizerCase] = {"Muon": _stock(torch.optim.Muon)}
+
+
+def _closed(rule: type[RepOptimizer], reference: Callable[..., Optimizer], **options: Any) -> OptimizerCase:
+    return OptimizerCase(optimizer=partial(rule, lr=0.01, **options), reference=partial(reference, lr=0.01, **options))
+
+
+def _plain_lion(params: Iterable[nn.Parameter], **options: Any) -> Optimizer:
+    return Lion(params, Plan(model=nn.Module(), blocks={}, scales=Scales({})), **options)
+
+
+CLOSED_RULES: Mapping[str, OptimizerCase] = {
+    "closed AdamW": _closed(AdamW, torch.optim.AdamW, weight_decay=0.1),
+    "closed AdamW, eps": _closed(AdamW, torch.optim.AdamW, eps=1e-3),
+    "closed AdamW, ams": _closed(AdamW, torch.optim.AdamW, amsgrad=True),
+    "closed Adam": _closed(Adam, torch.optim.Adam),
+    "closed Adam, eps": _closed(Adam, torch.optim.Adam, eps=1e-3, amsgrad=True),
+    "closed Lion": _closed(Lion, _plain_lion, weight_decay=0.1),
+}
+
+CLIPPED_RULES: Mapping[str, OptimizerCase] = {
+    f"{label}, clipped": replace(rule, max_norm=0.05)
+    for label, rule in {
+        "SGD": SGD_RULES["SGD, nesterov, L2"],
+        "AdamW": STOCK_RULES["AdamW"],
+        "closed AdamW": CLOSED_RULES["closed AdamW, eps"],
+    }.items()
+}
+
 # Shown for what they are: the gradient is multiplied, and the two models part.
 INEXACT_RULES: Mapping[str, OptimizerCase] = {
     "AdamW, forced": OptimizerCase(optimizer=partial(torch.optim.AdamW, lr=0.01), route="grad", allow_inexact=True),
@@ -129,9 +194,12 @@ def run_matrix(steps: int = 50, seed: int = 0) -> Iterator[Row]:
     main = "SGD, nesterov, L2"
     for name in BRANCH_SETS:
         yield run_row(main, SGD_RULES[main], name, steps, seed)
-    for label, rule in {**SGD_RULES, **INEXACT_RULES}.items():
+    others = {**SGD_RULES, **STOCK_RULES, **CLOSED_RULES, **CLIPPED_RULES, **INEXACT_RULES}
+    for label, rule in others.items():
         if label != main:
             yield run_row(label, rule, "RepVGG", steps, seed)
+    for label, rule in MATRIX_RULES.items():
+        yield run_row(label, rule, "two linear", steps, seed)
 
 
 def run_row(label: str, rule: OptimizerCase, branch_set: str, steps: int = 50, seed: int = 0) -> Row:
@@ -139,13 +207,16 @@ def run_row(label: str, rule: OptimizerCase, branch_set: str, steps: int = 50, s
     case = BRANCH_SETS[branch_set]
     net = case.operator()
     bare = plan(net, {"^$": case.branches})
+    planned = bare.with_scales(mixed_sign_scales(bare, seed))
     report = verify(
         net,
-        bare.with_scales(mixed_sign_scales(bare, seed)),
-        rule.optimizer,
+        planned,
+        rule.factory(planned),
         steps,
+        reference=rule.reference,
         route=rule.route,
         allow_inexact=rule.allow_inexact,
+        max_norm=rule.max_norm,
         seed=seed,
     )
     return Row(rule=label, branch_set=branch_set, report=report)

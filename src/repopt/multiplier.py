@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from repopt.branches import Block, Placement
-from repopt.csla import over_channels
+from repopt.branches import Block
+from repopt.parts import Part, parts_of
 
 # Multiplying a contiguous kernel by (O, 1, 3, 3) runs inner loops of 9 on a CPU; a tile of this many input channels
 # makes them long enough to vectorize.
@@ -23,27 +23,39 @@ _TILE_CHANNELS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Multiplier:
-    """The Grad Mult of one operator.
+    """The Grad Mult of one operator, or of the rows of it that this rank holds.
 
     Attributes:
-        taps: what the branches that fill the operator's groups contribute, (O or 1, 1, *taps).
-        diagonals: placement and contribution of every other branch, shaped to multiply `placement.view`.
+        shape: of the kernel held here.
+        taps: what the branches that fill the operator's groups contribute, (rows or 1, 1, *taps).
+        diagonals: what every other branch contributes.
     """
 
-    block: Block
+    shape: tuple[int, ...]
     taps: Tensor
-    diagonals: tuple[tuple[Placement, Tensor], ...]
+    diagonals: tuple[Part, ...]
 
     def dense(self) -> Tensor:
         """M at the full size of the kernel."""
-        dense = self.taps.expand(self.block.operator.kernel_shape).clone()
-        for placement, contribution in self.diagonals:
-            placement.view(dense).add_(contribution)
+        dense = self.taps.expand(self.shape).clone()
+        for part in self.diagonals:
+            part.add_(dense, part.values.expand_as(part.read(dense)))
         return dense
+
+    def squared_norm(self, grad: Tensor) -> Tensor:
+        """<g, M g>: with degree 1, the squared norm of the gradients of the imagined block's kernels."""
+        dtype = self.taps.dtype
+        columns: Tensor = torch.linalg.vector_norm(grad, dim=1, keepdim=True, dtype=dtype)
+        total = (self.taps * columns.square()).sum()
+        for part in self.diagonals:
+            total = total + (part.values * part.read(grad).to(dtype).square()).sum()
+        return total
 
     @property
     def nbytes(self) -> int:
-        return self.taps.nbytes + sum(contribution.nbytes for _, contribution in self.diagonals)
+        return self.taps.nbytes + sum(
+            part.values.nbytes + (0 if part.index is None else part.index.nbytes) for part in self.diagonals
+        )
 
 
 def grad_mult(
@@ -53,36 +65,45 @@ def grad_mult(
     degree: float = 1,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
+    rows: range | None = None,
 ) -> Multiplier:
-    """Builds the multiplier of a block from its constants."""
-    rows = max(constants[branch].numel() for branch in block.branches)
-    taps = torch.zeros((rows, 1, *block.operator.kernel_size), dtype=torch.float64)
-    diagonals = []
-    for branch, placement in block.branches.items():
-        power = over_channels(constants[branch].double().abs().pow(1 + degree), placement)
-        if placement.fills_groups:
-            taps[placement.taps] += power
-        else:
-            folded = power if power.ndim == 0 else placement.fold(power)
-            diagonals.append((placement, folded.to(device, dtype)))
-    return Multiplier(block=block, taps=taps.to(device, dtype), diagonals=tuple(diagonals))
+    """Builds the multiplier of a block from its constants, for all rows or for those held here."""
+    powers = {branch: constants[branch].double().abs().pow(1 + degree) for branch in block.branches}
+    like = torch.empty((), dtype=dtype, device=device)
+    parts = parts_of(block, powers, like.double(), rows)
+    filling = [part for part in parts if part.placement.fills_groups]
+    shape = (block.operator.out_channels if rows is None else len(rows), *block.operator.kernel_shape[1:])
+    alike = all(part.values.ndim == 0 for part in filling)
+    taps = torch.zeros((1 if alike else shape[0], 1, *shape[2:]), dtype=torch.float64, device=device)
+    for part in filling:
+        part.add_(taps, part.values)
+    diagonals = (part for part in parts if not part.placement.fills_groups)
+    return Multiplier(
+        shape=shape,
+        taps=taps.to(dtype),
+        diagonals=tuple(
+            Part(placement=part.placement, values=part.values.to(dtype), index=part.index) for part in diagonals
+        ),
+    )
 
 
 def multiply_(grads: Sequence[Tensor], multipliers: Sequence[Multiplier]) -> None:
     """Multiplies each gradient by its M, in place, without a tensor of its size."""
-    views = [
-        placement.view(grad) for grad, each in zip(grads, multipliers, strict=True) for placement, _ in each.diagonals
-    ]
-    contributions = [contribution for each in multipliers for _, contribution in each.diagonals]
-    extras = torch._foreach_mul(views, contributions) if views else ()
+    on_top = [(grad, part) for grad, each in zip(grads, multipliers, strict=True) for part in each.diagonals]
+    reads = [part.read(grad) for grad, part in on_top]
+    extras = torch._foreach_mul(reads, [part.values for _, part in on_top]) if reads else ()
     for grad, each in zip(grads, multipliers, strict=True):
         _multiply_by_taps_(grad, each.taps)
+    views = [(read, extra) for read, extra, (_, part) in zip(reads, extras, on_top, strict=True) if part.index is None]
     if views:
-        torch._foreach_add_(views, extras)
+        torch._foreach_add_([read for read, _ in views], [extra for _, extra in views])
+    for extra, (grad, part) in zip(extras, on_top, strict=True):
+        if part.index is not None:
+            part.add_(grad, extra)
 
 
 def _multiply_by_taps_(grad: Tensor, taps: Tensor) -> None:
-    channels, count = grad.shape[1], taps[0].numel()
+    channels, count = grad.shape[1], taps.shape[2:].numel()
     tile = next(size for size in range(min(_TILE_CHANNELS, channels), 0, -1) if channels % size == 0)
     if grad.device.type == "cpu" and count > 1 and tile > 1 and grad.is_contiguous():
         tiled = taps.expand(-1, tile, *taps.shape[2:]).reshape(-1, 1, tile * count)

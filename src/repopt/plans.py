@@ -5,7 +5,9 @@ the model is wrapped, compiled or sharded, and `on` puts it on a copy.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,12 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from repopt import csla
-from repopt.branches import Block, Branch, Identity, imagine
+from repopt.branches import Block, Branch, imagine
 from repopt.csla import Convention, IdentityStart, Kernels
 from repopt.multiplier import Multiplier, grad_mult
 from repopt.names import clean_modules
 from repopt.operators import LinearOperator, check_weight, is_linear_operator, operator_of, spell
 from repopt.scales import Scales
+from repopt.sharding import local_rows
 
 Branches = Mapping[str, Sequence[Branch]]
 ScalesLike = Scales | Mapping[str, Mapping[str, Tensor | float]] | str | Path
@@ -100,15 +103,16 @@ class Plan:
         block = self._block(name)
         scales = self._scales().get(name, {})
         return {
-            branch: torch.ones(()) if isinstance(placement.branch, Identity) else scales[branch]
+            branch: torch.ones(()) if placement.is_identity else scales[branch]
             for branch, placement in block.branches.items()
         }
 
     def multiplier(self, name: str, degree: float = 1) -> Multiplier:
-        """The Grad Mult of an operator for rules of this degree, on its weight's device."""
-        block, constants, weight = self._block(name), self.constants(name), self.modules()[name].weight
-        dtype = torch.promote_types(weight.dtype, torch.float32)
-        return grad_mult(block, constants, degree=degree, dtype=dtype, device=weight.device)
+        """The Grad Mult of an operator for rules of this degree, on its weight's device, for the rows held here."""
+        block, constants = self._block(name), self.constants(name)
+        local, rows = local_rows(self.modules()[name].weight)
+        dtype = torch.promote_types(local.dtype, torch.float32)
+        return grad_mult(block, constants, degree=degree, dtype=dtype, device=local.device, rows=rows)
 
     @torch.no_grad()
     def init_(
@@ -142,7 +146,9 @@ class Plan:
                 identity=scales.get(name, {}) if identity == "searched" else {},
                 generator=generator,
             )
-            weight.copy_(csla.equivalent_kernel(block, self.constants(name), kernels))
+            local, rows = local_rows(weight)
+            whole = csla.equivalent_kernel(block, self.constants(name), kernels)
+            local.copy_(whole if rows is None else whole[rows.start : rows.stop])
             drawn[name] = {branch: tensor.to(weight.dtype) for branch, tensor in kernels.items()}
         return drawn
 
@@ -190,6 +196,25 @@ class Plan:
                 'plan.with_scales(...); for a first try "ones"'
             )
         return self.scales
+
+
+_STANDING_IN: ContextVar[tuple[Plan, Plan] | None] = ContextVar("standing_in", default=None)
+
+
+@contextmanager
+def stand_in(plan: Plan, other: Plan) -> Iterator[None]:
+    """Within, an optimizer that is made for `plan` works on `other`: the same plan on a copy of the model."""
+    token = _STANDING_IN.set((plan, other))
+    try:
+        yield
+    finally:
+        _STANDING_IN.reset(token)
+
+
+def standing_in(plan: Plan) -> Plan:
+    """The plan that stands in for this one, which is itself unless `stand_in` says otherwise."""
+    pair = _STANDING_IN.get()
+    return pair[1] if pair is not None and pair[0] is plan else plan
 
 
 def _declared_branches(model: nn.Module) -> Branches:
@@ -260,7 +285,7 @@ def _check_scales(scales: Scales, blocks: Mapping[str, Block]) -> None:
                 )
         for branch, placement in block.branches.items():
             if branch not in given:
-                if isinstance(placement.branch, Identity):
+                if placement.is_identity:
                     continue
                 raise ValueError(f"the scales lack branch {branch!r} of operator {name!r}")
             length, channels = given[branch].numel(), block.operator.out_channels

@@ -2,14 +2,18 @@
 
     dW'  =  ( sum_b embed_b(|s_b|^(1+k)) ) * U(g)                                         Rule of Iteration (Eq. 3)
 
-holds for a rule U that works entry by entry and is odd and homogeneous of degree k in the gradients seen so far. SGD
-has k = 1 whatever its momentum, dampening, decay or sign: there, multiplying the gradient is enough.
+holds for a rule U that works entry by entry and is odd and homogeneous of degree k in the gradients seen so far. With
+k = 1 multiplying the gradient is enough. Every other rule steps the branches' own tensors instead. From this table come
+the route that `attach` takes, its errors, the tests, and docs/exactness.md.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch.optim import Optimizer
+
+WeightsLook = Literal["never", "with coupled L2", "always"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,17 +21,60 @@ class Rule:
     """An update rule.
 
     Attributes:
-        degree: k, or None where the update is not homogeneous in the gradient.
+        route: the exact one; None where there is none.
+        why: the reason, as the end of a sentence that begins with the optimizer's name.
+        degree: k; for a rule with an eps, what k would be without it; None where the update is not homogeneous.
+        looks_at_weights: whether the update depends on the weights beyond a plain decay, so that it matters which
+            kernels the block starts from.
+        matrices_only: whether the rule takes tensors of two dimensions alone.
+        closed_form: repopt's own optimizer for the same rule, where there is one.
     """
 
-    degree: int | None
+    route: Literal["grad", "branch"] | None
+    why: str
+    degree: int | None = None
+    looks_at_weights: WeightsLook = "never"
+    matrices_only: bool = False
+    closed_form: str | None = None
 
+
+_EPS = "follows the sign of the gradient up to an eps, which belongs to each branch"
 
 RULES: dict[type[Optimizer], Rule] = {
-    torch.optim.SGD: Rule(degree=1),
+    torch.optim.SGD: Rule(route="grad", why="is linear in the gradient, momentum and L2 included", degree=1),
+    torch.optim.ASGD: Rule(route="grad", why="is linear in the gradient, decay and averaging included", degree=1),
+    torch.optim.AdamW: Rule(route="branch", why=_EPS, degree=0, closed_form="repopt.optim.AdamW"),
+    torch.optim.Adam: Rule(
+        route="branch", why=_EPS, degree=0, looks_at_weights="with coupled L2", closed_form="repopt.optim.Adam"
+    ),
+    torch.optim.Adamax: Rule(route="branch", why=_EPS, degree=0, looks_at_weights="with coupled L2"),
+    torch.optim.NAdam: Rule(route="branch", why=_EPS, degree=0, looks_at_weights="with coupled L2"),
+    torch.optim.Adagrad: Rule(route="branch", why=_EPS, degree=0, looks_at_weights="with coupled L2"),
+    torch.optim.RMSprop: Rule(route="branch", why=_EPS, degree=0, looks_at_weights="with coupled L2"),
+    torch.optim.RAdam: Rule(
+        route="branch",
+        why="is of degree 1 in its first steps and of degree 0 after them",
+        looks_at_weights="with coupled L2",
+    ),
+    torch.optim.Adadelta: Rule(
+        route="branch",
+        why="starts from its eps, so no power of the scale comes out",
+        looks_at_weights="with coupled L2",
+    ),
+    torch.optim.Rprop: Rule(route="branch", why="looks at the gradient's sign alone", degree=0),
+    torch.optim.Adafactor: Rule(
+        route="branch",
+        why="looks at rows and columns of the gradient and at the weights' size",
+        looks_at_weights="always",
+    ),
+    torch.optim.Muon: Rule(route="branch", why="orthogonalizes each kernel's update as a whole", matrices_only=True),
+    torch.optim.LBFGS: Rule(route=None, why="keeps a flat list of the parameters it was made with"),
+    torch.optim.SparseAdam: Rule(route=None, why="takes sparse gradients, which no linear operator has"),
 }
 
+UNKNOWN = Rule(route="branch", why="is not in the table, and the branch route is exact for every rule")
 
-def rule_of(optimizer: Optimizer) -> Rule | None:
-    """The rule of an optimizer; None for a class that the table does not know, a subclass of a known one included."""
-    return RULES.get(type(optimizer))
+
+def rule_of(optimizer: Optimizer) -> Rule:
+    """The rule of an optimizer; `UNKNOWN` for a class outside the table, a subclass of a known one included."""
+    return RULES.get(type(optimizer), UNKNOWN)

@@ -19,7 +19,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from repopt.branches import Identity
 from repopt.names import clean
 
 if TYPE_CHECKING:
@@ -132,7 +131,7 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
                 operator: {
                     branch: torch.full((block.operator.out_channels,), values[operator])
                     for branch, placement in block.branches.items()
-                    if not isinstance(placement.branch, Identity)
+                    if not placement.is_identity
                 }
                 for operator, block in plan.blocks.items()
             }

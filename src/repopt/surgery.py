@@ -88,11 +88,11 @@ def csla_model(net: nn.Module, plan: Plan, kernels: Mapping[str, Mapping[str, Te
     modules = plan.on(twin).modules()
     for name, operator in modules.items():
         block, constants = plan.blocks[name], plan.constants(name)
-        own = (
-            csla.least_norm_split(block, constants, operator.weight, name)
-            if kernels is None
-            else _own_kernels(kernels, name, block)
-        )
+        if kernels is None:
+            own: Mapping[str, Tensor] = csla.least_norm_split(block, constants, operator.weight, name)
+        else:
+            own = kernels.get(name, {})
+            csla.check_kernels(block, own, name)
         twin = _replaced(twin, operator, CSLABlock(operator, block, constants, own))
     return twin
 
@@ -111,21 +111,6 @@ def merge(model: nn.Module) -> nn.Module:
 def csla_blocks(model: nn.Module) -> dict[str, CSLABlock]:
     """The blocks of a CSLA model by operator name."""
     return {name: module for name, module in clean_modules(model).items() if isinstance(module, CSLABlock)}
-
-
-def _own_kernels(kernels: Mapping[str, Mapping[str, Tensor]], name: str, block: Block) -> Mapping[str, Tensor]:
-    own = kernels.get(name, {})
-    for branch, placement in block.branches.items():
-        if branch not in own:
-            raise ValueError(
-                f"the kernels lack branch {branch!r} of operator {name!r}: give what plan.init_() returned"
-            )
-        if own[branch].shape != placement.kernel_shape:
-            raise ValueError(
-                f"the kernel of branch {branch!r} of {name!r} has shape {tuple(own[branch].shape)}: it must be "
-                f"{placement.kernel_shape}"
-            )
-    return own
 
 
 def _replaced(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
@@ -156,13 +141,15 @@ def _pad(x: Tensor, block: Block) -> Tensor:
 def _apply(placement: Placement, kernel: Tensor, padded: Tensor) -> Tensor:
     operator = placement.operator
     if operator.dims == 0:
-        return F.linear(padded, kernel) if placement.fills_groups else padded * kernel.squeeze(1)
+        return padded * kernel if placement.is_identity else F.linear(padded, kernel)
     cropped = padded
     for dim, (margin, dilation) in enumerate(zip(placement.margin, operator.dilation, strict=True)):
         axis = dim - operator.dims
         cropped = cropped.narrow(axis, margin * dilation, padded.shape[axis] - 2 * margin * dilation)
     steps = tuple(own * whole for own, whole in zip(placement.dilation, operator.dilation, strict=True))
-    return _CONVOLVE[operator.dims](cropped, kernel, None, operator.stride, 0, steps, placement.groups)
+    return _CONVOLVE[operator.dims](
+        cropped, kernel.view(placement.conv_shape), None, operator.stride, 0, steps, placement.groups
+    )
 
 
 def _along_channels(values: Tensor, block: Block) -> Tensor:

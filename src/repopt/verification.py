@@ -17,10 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from repopt.attachment import Handle, attach
+from repopt.attachment import attach
 from repopt.attachment.handle import Route
+from repopt.clipping import clip_grad_norm_
 from repopt.operators import Operator
-from repopt.plans import Plan
+from repopt.optim import RepOptimizer
+from repopt.plans import Plan, stand_in
 from repopt.scales import Scales
 from repopt.surgery import csla_blocks, csla_model
 
@@ -84,6 +86,7 @@ def verify(
     inputs: Tensor | Sequence[Tensor] | None = None,
     route: Route = "auto",
     allow_inexact: bool = False,
+    max_norm: float | None = None,
     seed: int = 0,
 ) -> Report:
     """Trains the imagined blocks for real beside the re-parameterized operators; the net itself is left alone.
@@ -91,13 +94,15 @@ def verify(
     Args:
         net: the plain model.
         plan: its plan, with scales.
-        optimizer: makes the optimizer from parameters, `lambda params: torch.optim.SGD(params, lr=0.1)`.
+        optimizer: makes the optimizer from parameters, `lambda params: torch.optim.SGD(params, lr=0.1)`. One of
+            repopt.optim takes this plan, and wants the stock optimizer as `reference`.
         steps: training steps.
         reference: makes the real block's optimizer; `optimizer` unless given.
         inputs: a batch, or several taken in turn, to train the model as a whole; without them each operator is trained
             alone on random data.
         route: as for `attach`.
         allow_inexact: as for `attach`.
+        max_norm: clip the gradients to this norm before each step, on either side by its own clip_grad_norm_.
         seed: of the initial kernels and of the random data.
 
     Returns:
@@ -109,11 +114,13 @@ def verify(
     if steps < 1:
         raise ValueError(f"steps must be at least 1, not {steps}")
     setting = _Setting(
+        plan=plan,
         optimizer=optimizer,
         reference=reference or optimizer,
         steps=steps,
         route=route,
         allow_inexact=allow_inexact,
+        max_norm=max_norm,
         seed=seed,
     )
     if inputs is not None:
@@ -128,11 +135,13 @@ def verify(
 
 @dataclass(frozen=True, kw_only=True)
 class _Setting:
+    plan: Plan
     optimizer: OptimizerFactory
     reference: OptimizerFactory
     steps: int
     route: Route
     allow_inexact: bool
+    max_norm: float | None
     seed: int
 
 
@@ -149,8 +158,13 @@ def _train_both(
     plan = plan.on(plain)
     kernels = plan.init_(generator=draw)
     twin = csla_model(plain, plan, kernels)
-    ours, theirs = setting.optimizer(plain.parameters()), setting.reference(twin.parameters())
-    handle = attach(ours, plan, setting.route, setting.allow_inexact, kernels)
+    with stand_in(setting.plan, plan):
+        ours = setting.optimizer(plain.parameters())
+    theirs = setting.reference(twin.parameters())
+    route, exact = "closed", True
+    if not isinstance(ours, RepOptimizer):
+        handle = attach(ours, plan, setting.route, setting.allow_inexact, kernels)
+        route, exact = handle.route, handle.exact
 
     start = {name: module.weight.detach().clone() for name, module in plan.modules().items()}
     outputs = 0.0
@@ -166,36 +180,26 @@ def _train_both(
         for model_output, optimizer in ((y, ours), (expected, theirs)):
             optimizer.zero_grad()
             loss(model_output, target).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
+        if setting.max_norm is not None:
+            clip_grad_norm_(plan, setting.max_norm)
+            nn.utils.clip_grad_norm_(twin.parameters(), setting.max_norm)
+        ours.step()
+        theirs.step()
         modules = plan.modules()
         for name, block in csla_blocks(twin).items():
             apart = _relative(modules[name].weight, block.equivalent_kernel())
             kernel_differences[name] = max(kernel_differences[name], apart)
-    return _report(plan, handle, ours, setting.steps, outputs, kernel_differences, start)
-
-
-def _report(
-    plan: Plan,
-    handle: Handle,
-    optimizer: Optimizer,
-    steps: int,
-    outputs: float,
-    kernels: dict[str, float],
-    start: dict[str, Tensor],
-) -> Report:
     differences = tuple(
         Difference(
             operator=name,
             branches=str(plan.blocks[name]),
             outputs=outputs,
-            kernels=kernels[name],
+            kernels=kernel_differences[name],
             moved=_relative(module.weight, start[name]),
         )
         for name, module in plan.modules().items()
     )
-    return Report(
-        rule=type(optimizer).__name__, route=handle.route, exact=handle.exact, steps=steps, differences=differences
-    )
+    return Report(rule=type(ours).__name__, route=route, exact=exact, steps=setting.steps, differences=differences)
 
 
 def _alone(plan: Plan, name: str, module: nn.Module) -> Plan:

@@ -145,7 +145,7 @@ def wrong_multiplier(change):
 
     def multiplier(self, name, degree=1):
         found = right(self, name, degree)
-        return Multiplier(block=found.block, taps=change(self, name, found), diagonals=found.diagonals)
+        return Multiplier(shape=found.shape, taps=change(self, name, found), diagonals=found.diagonals)
 
     return multiplier
 

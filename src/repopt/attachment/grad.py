@@ -14,42 +14,57 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from repopt.attachment.closures import Arguments, with_closure
+from repopt.held import held_weights
 from repopt.multiplier import Multiplier, multiply_
 from repopt.plans import Plan
+from repopt.sharding import local_rows
 
 
 class GradRoute:
     """The hooks that multiply the gradients of a plan's operators around an optimizer's step."""
 
-    def __init__(self, plan: Plan) -> None:
+    name = "grad"
+
+    def __init__(self, optimizer: Optimizer, plan: Plan) -> None:
         self.plan = plan
         self._modules = plan.modules()
         self._multipliers = {name: plan.multiplier(name) for name in plan.operators}
         self._done: dict[str, tuple[weakref.ref[Tensor], int]] = {}
+        self._hooks = [
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_step),
+        ]
 
     @property
     def nbytes(self) -> int:
         """What the multipliers take."""
         return sum(multiplier.nbytes for multiplier in self._multipliers.values())
 
-    def before_step(
-        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        closure = args[1] if len(args) > 1 else kwargs.get("closure")
-        if closure is None:
-            self.multiply_(optimizer)
-            return None
-        wrapped = self._multiplying(closure, optimizer)
-        if len(args) > 1:
-            return (args[0], wrapped, *args[2:]), kwargs
-        return args, {**kwargs, "closure": wrapped}
+    def detach(self, optimizer: Optimizer) -> None:
+        for hook in self._hooks:
+            hook.remove()
 
-    def after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
+        def multiplying(closure: Callable[[], Any]) -> Callable[[], Any]:
+            def evaluate() -> Any:
+                loss = closure()
+                self._multiply_(optimizer)
+                return loss
+
+            return evaluate
+
+        wrapped = with_closure(args, kwargs, multiplying)
+        if wrapped is None:
+            self._multiply_(optimizer)
+        return wrapped
+
+    def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # Some implementations use the gradient as scratch space: only what happens to it from here on makes it new.
         self._mark(self._grads(optimizer))
 
     @torch.no_grad()
-    def multiply_(self, optimizer: Optimizer) -> None:
+    def _multiply_(self, optimizer: Optimizer) -> None:
         grads = self._grads(optimizer)
         for name, grad in grads.items():
             known, version = self._done.get(name, (None, 0))
@@ -61,32 +76,13 @@ class GradRoute:
         multiply_(list(grads.values()), [self._multiplier(name, grad) for name, grad in grads.items()])
         self._mark(grads)
 
-    def _multiplying(self, closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[], Any]:
-        def evaluate() -> Any:
-            loss = closure()
-            self.multiply_(optimizer)
-            return loss
-
-        return evaluate
-
     def _grads(self, optimizer: Optimizer) -> dict[str, Tensor]:
-        held = {id(param) for group in optimizer.param_groups for param in group["params"]}
-        grads = {}
-        for name, module in self._modules.items():
-            weight = module.weight
-            if weight.grad is None:
-                continue
-            if id(weight) in held:
-                grads[name] = weight.grad
-            elif weight.requires_grad:
-                raise RuntimeError(
-                    f"the weight of {name!r} is trained but is not, or no longer, a parameter of the attached "
-                    "optimizer: add it to a param group, or detach and attach to a new optimizer"
-                )
-        return grads
+        weights = held_weights(optimizer, self._modules)
+        return {name: local_rows(weight.grad)[0] for name, weight in weights.items() if weight.grad is not None}
 
     def _multiplier(self, name: str, grad: Tensor) -> Multiplier:
-        if self._multipliers[name].taps.device != grad.device:  # the model was moved since
+        known = self._multipliers[name]
+        if known.taps.device != grad.device or known.shape != grad.shape:  # moved or sharded since
             self._multipliers[name] = self.plan.multiplier(name)
         return self._multipliers[name]
 

@@ -4,12 +4,16 @@ CSLA block + regular optimizer = single operator + optimizer with GR            
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor
 from torch.optim import Optimizer
 
+from repopt.attachment.branch import BranchRoute
 from repopt.attachment.grad import GradRoute
+from repopt.fingerprints import fingerprint, refuse_other_state, stamp_, unstamp_
+from repopt.held import check_held
+from repopt.optim.base import RepOptimizer, refuse_copy
 from repopt.plans import Plan
 from repopt.rules import RULES, rule_of
 
@@ -28,63 +32,73 @@ def attach(
     """Makes an optimizer train a plan's operators as the blocks that they imagine.
 
     Args:
-        optimizer: a torch optimizer that holds the planned, trainable weights.
+        optimizer: an optimizer that holds the planned, trainable weights.
         plan: a plan with scales.
-        route: `grad` multiplies the gradient before the step; `auto` takes the route that is exact for the optimizer.
-        allow_inexact: let a route through that is not exact for this optimizer.
-        kernels: the block's own kernels, as `plan.init_()` returns them; the grad route does not depend on them.
+        route: `grad` multiplies the gradient before the step; `branch` lets the optimizer step the branches' own
+            kernels; `auto` takes the cheapest route that is exact for the optimizer.
+        allow_inexact: let the grad route through for a rule for which it is not exact.
+        kernels: the block's own kernels, as `plan.init_()` returns them, for rules that look at the weights on the
+            branch route; without them the split of least norm.
 
     Returns:
         A handle: `.route`, `.exact`, `.detach()`.
 
     Raises:
-        ValueError: the optimizer is attached already, lacks a planned weight, or has no exact route.
+        ValueError: the optimizer is attached already, lacks a planned weight, has no exact route, or holds the state of
+            other training.
 
     Example:
-        >>> plan.init_()
-        >>> optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-        >>> handle = attach(optimizer, plan)
+        >>> kernels = plan.init_()
+        >>> optimizer = torch.optim.RAdam(net.parameters(), lr=1e-3)
+        >>> handle = attach(optimizer, plan, kernels=kernels)
     """
     if route not in {"auto", "grad", "branch"}:
         raise ValueError(f"route is 'auto', 'grad' or 'branch', not {route!r}")
     if hasattr(optimizer, _ATTRIBUTE):
         raise ValueError("this optimizer is attached to a plan already: call detach() on its handle first")
-    _check_held(optimizer, plan)
-    exact = _check_exact(optimizer, route, allow_inexact)
-    return Handle(optimizer, GradRoute(plan), exact=exact)
+    _check_attachable(optimizer)
+    check_held(optimizer, plan.modules())
+    chosen, exact = _choose(optimizer, route, allow_inexact)
+    mark = fingerprint(plan, chosen)
+    stamp_(optimizer, mark)
+    try:
+        if chosen == "grad":
+            return Handle(optimizer, GradRoute(optimizer, plan), exact=exact)
+        _check_shapes(optimizer, plan)
+        return Handle(optimizer, BranchRoute(optimizer, plan, kernels), exact=exact)
+    except Exception:
+        unstamp_(optimizer)
+        raise
 
 
 class Handle:
     """What `attach` returns.
 
     Attributes:
-        route: `grad`.
+        route: `grad` or `branch`.
         exact: whether the training equals the imagined block's.
     """
 
-    route = "grad"
-
-    def __init__(self, optimizer: Optimizer, route: GradRoute, *, exact: bool) -> None:
+    def __init__(self, optimizer: Optimizer, route: GradRoute | BranchRoute, *, exact: bool) -> None:
+        self.route = route.name
         self.exact = exact
-        self._route = route
+        self._way = route
         self._optimizer = optimizer
-        self._hooks = [
-            optimizer.register_step_pre_hook(route.before_step),
-            optimizer.register_step_post_hook(route.after_step),
-        ]
+        self._refusal = optimizer.register_load_state_dict_pre_hook(refuse_other_state)
         setattr(optimizer, _ATTRIBUTE, self)
         # Hooks survive neither deepcopy nor pickle: a copy would train the plain model without a word.
-        optimizer.__dict__["__reduce_ex__"] = _refuse_copy
+        optimizer.__dict__["__reduce_ex__"] = refuse_copy
 
     @property
     def nbytes(self) -> int:
         """What repopt keeps beside the optimizer's own state."""
-        return self._route.nbytes
+        return self._way.nbytes
 
     def detach(self) -> None:
-        """Gives the optimizer back as it was."""
-        for hook in self._hooks:
-            hook.remove()
+        """Gives the optimizer back as it was; the branch route's states go."""
+        self._refusal.remove()
+        self._way.detach(self._optimizer)
+        unstamp_(self._optimizer)
         for attribute in (_ATTRIBUTE, "__reduce_ex__"):
             self._optimizer.__dict__.pop(attribute, None)
 
@@ -92,39 +106,44 @@ class Handle:
         return f"Handle(route={self.route!r}, exact={self.exact})"
 
 
-def _check_held(optimizer: Optimizer, plan: Plan) -> None:
-    held = {id(param) for group in optimizer.param_groups for param in group["params"]}
-    missing = [
-        name for name, module in plan.modules().items() if module.weight.requires_grad and id(module.weight) not in held
-    ]
-    if missing:
+def _check_attachable(optimizer: Optimizer) -> None:
+    name = type(optimizer).__name__
+    if isinstance(optimizer, RepOptimizer):
+        raise ValueError(f"repopt.optim.{name} trains the imagined blocks as it is: it is not attached")
+    if any(group.get("differentiable") for group in optimizer.param_groups):
+        raise ValueError(f"{name}(differentiable=True) cannot be attached: gradients are changed in place")
+    outside = next((verb for verb in ("train", "first_step") if callable(getattr(optimizer, verb, None))), None)
+    if outside is not None:
         raise ValueError(
-            f"the optimizer does not hold the weight of {missing[0]!r}"
-            + (f" and of {len(missing) - 1} more planned operators" if len(missing) > 1 else "")
-            + ": give it the parameters of the plan's model, or freeze the operator"
+            f"{name} moves weights outside step() (it has a method {outside}()), where no hook follows it: use an "
+            "optimizer that moves them in step() alone"
         )
 
 
-def _check_exact(optimizer: Optimizer, route: Route, allow_inexact: bool) -> bool:
-    name = type(optimizer).__name__
-    if route == "branch":
-        raise ValueError("the branch route is not there yet: use SGD, whose grad route is exact")
-    if any(group.get("differentiable") for group in optimizer.param_groups):
-        raise ValueError(f"{name}(differentiable=True) cannot be attached: gradients are multiplied in place")
-    rule = rule_of(optimizer)
-    if rule is not None and rule.degree == 1:
-        return True
-    if route == "grad" and allow_inexact:
-        return False
-    known = ", ".join(each.__name__ for each, its in RULES.items() if its.degree == 1)
+def _choose(optimizer: Optimizer, route: Route, allow_inexact: bool) -> tuple[str, bool]:
+    name, rule = type(optimizer).__name__, rule_of(optimizer)
+    if rule.route is None:
+        raise ValueError(f"{name} cannot be attached: it {rule.why}")
+    if route == "auto":
+        return rule.route, True
+    if route == "branch" or rule.route == "grad":
+        return route, True
+    if allow_inexact:
+        return route, False
+    known = ", ".join(each.__name__ for each, its in RULES.items() if its.route == "grad")
     raise ValueError(
-        f"multiplying the gradient is exact only for rules of degree 1 in the gradient ({known}), which {name} is not "
-        'known to be: use one of these, or pass route="grad", allow_inexact=True to do it all the same'
+        f"multiplying the gradient is exact only for rules of degree 1 in the gradient ({known}), and {name} "
+        f'{rule.why}: use route="branch", or pass allow_inexact=True to do it all the same'
     )
 
 
-def _refuse_copy(protocol: int) -> Any:
-    raise TypeError(
-        "an optimizer attached by repopt cannot be copied or pickled, since its hooks would be lost: save its "
-        "state_dict(), or detach() it first"
-    )
+def _check_shapes(optimizer: Optimizer, plan: Plan) -> None:
+    if not rule_of(optimizer).matrices_only:
+        return
+    for name, block in plan.blocks.items():
+        for branch, placement in block.branches.items():
+            if len(placement.kernel_shape) != 2:
+                raise ValueError(
+                    f"{type(optimizer).__name__} takes matrices only, and the kernel of branch {branch!r} of {name!r} "
+                    f"has {len(placement.kernel_shape)} dimension(s): leave the branch out or use another optimizer"
+                )

@@ -1,0 +1,267 @@
+"""The branch route: the optimizer steps the branches' kernels, the model keeps the single operator.
+
+    before a step    W_b.grad  =  s_b * view_b(dL/dW')
+    after it         W'        =  sum_b embed_b(s_b * W_b)                                                     (Eq. 4)
+
+This is training the real block, without its forward and backward pass, whatever the rule does. The user's optimizer is
+never changed: the step itself is taken by a stand-in that shares its options and state and holds the branches' kernels
+in place of the operators' weights. So GradScaler, zero_grad, schedulers and DDP see W' as ever, and an exception inside
+a step leaves nothing swapped.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from repopt import csla
+from repopt.attachment.closures import Arguments, with_closure
+from repopt.held import held_weights
+from repopt.plans import Plan
+from repopt.sharding import is_sharded
+
+_SAVED = "branches"  # where a weight's entry of a state_dict keeps its branches' kernels and states
+
+
+class BranchRoute:
+    """The hooks that let an optimizer step a plan's branches."""
+
+    name = "branch"
+
+    def __init__(
+        self, optimizer: Optimizer, plan: Plan, kernels: Mapping[str, Mapping[str, Tensor]] | None = None
+    ) -> None:
+        self.plan = plan
+        self._modules = plan.modules()
+        self._blocks = {name: _Branches(plan, name) for name in plan.operators}
+        self._stand_in: Optimizer | None = None
+        self._put_away: dict[Tensor, Any] = {}
+        for name, weight in held_weights(optimizer, self._modules).items():
+            self._start(optimizer, name, weight, None if kernels is None else kernels.get(name, {}))
+        self._hooks = [
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_step),
+            optimizer.register_state_dict_post_hook(self._save),
+            optimizer.register_load_state_dict_post_hook(self._load),
+        ]
+
+    @property
+    def nbytes(self) -> int:
+        """What the branches' kernels take."""
+        return sum(kernel.nbytes for branches in self._blocks.values() for kernel in branches.kernels.values())
+
+    def detach(self, optimizer: Optimizer) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        optimizer.state.update(self._put_away)
+
+    # the step
+
+    @torch.no_grad()
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
+        if optimizer is self._stand_in:  # a step that calls its parent's step
+            return None
+        weights = held_weights(optimizer, self._modules)
+        for name, weight in weights.items():
+            if not self._blocks[name].kernels:  # its param group was added after attach
+                self._start(optimizer, name, weight, None)
+            self._blocks[name].follow(weight)
+        self._stand_in = self._standing_in(optimizer, weights)
+        args = (self._stand_in, *args[1:])
+        wrapped = with_closure(args, kwargs, lambda closure: self._evaluating(closure, weights))
+        if wrapped is None:
+            self._split_grads(weights)
+        return wrapped or (args, kwargs)
+
+    @torch.no_grad()
+    def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if optimizer is self._stand_in:
+            return
+        assert self._stand_in is not None
+        self._take_over(optimizer, self._stand_in)
+        self._stand_in = None
+        for name, weight in held_weights(optimizer, self._modules).items():
+            if weight.grad is not None:
+                self._blocks[name].merge_into_(weight)
+            self._blocks[name].forget_grads()
+
+    def _evaluating(self, closure: Callable[[], Any], weights: Mapping[str, Tensor]) -> Callable[[], Any]:
+        evaluations = 0
+
+        def evaluate() -> Any:
+            nonlocal evaluations
+            with torch.no_grad():
+                for name, weight in weights.items() if evaluations else ():  # the rule may have moved the kernels
+                    self._blocks[name].merge_into_(weight)
+            evaluations += 1
+            loss = closure()
+            with torch.no_grad():
+                self._split_grads(weights)
+            return loss
+
+        return evaluate
+
+    def _split_grads(self, weights: Mapping[str, Tensor]) -> None:
+        for name, weight in weights.items():
+            self._blocks[name].split_grad(weight.grad)
+
+    def _standing_in(self, optimizer: Optimizer, weights: Mapping[str, Tensor]) -> Optimizer:
+        """The same optimizer, but for the branches' kernels in place of the operators' weights."""
+        names = {id(weight): name for name, weight in weights.items()}
+        stand_in: Optimizer = object.__new__(type(optimizer))
+        stand_in.__dict__.update(optimizer.__dict__)
+        stand_in.param_groups = [self._with_branches(group, names) for group in optimizer.param_groups]
+        stand_in.state = defaultdict(dict, optimizer.state)
+        for name in weights:
+            stand_in.state.update(self._blocks[name].states)
+        return stand_in
+
+    def _with_branches(self, group: dict[str, Any], names: Mapping[int, str]) -> dict[str, Any]:
+        params: list[Tensor] = []
+        labels: list[str] = []
+        given = group.get("param_names") or [""] * len(group["params"])
+        for param, label in zip(group["params"], given, strict=True):
+            own = self._blocks[names[id(param)]].kernels if id(param) in names else None
+            params.extend([param] if own is None else own.values())
+            labels.extend([label] if own is None else (f"{label}.{branch}" for branch in own))
+        return {**group, "params": params, **({"param_names": labels} if "param_names" in group else {})}
+
+    def _take_over(self, optimizer: Optimizer, stand_in: Optimizer) -> None:
+        """What the step left on the stand-in belongs to the optimizer; the branches' states stay here."""
+        for group, stepped in zip(optimizer.param_groups, stand_in.param_groups, strict=True):
+            group.update({key: value for key, value in stepped.items() if key not in {"params", "param_names"}})
+        for branches in self._blocks.values():
+            for kernel in branches.kernels.values():
+                if kernel in stand_in.state:
+                    branches.states[kernel] = stand_in.state.pop(kernel)
+        optimizer.state.update(stand_in.state)
+        kept = {"param_groups", "state"}
+        optimizer.__dict__.update({key: value for key, value in stand_in.__dict__.items() if key not in kept})
+
+    # the state
+
+    def _save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+        names = {id(weight): name for name, weight in held_weights(optimizer, self._modules).items()}
+        for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
+            for param, index in zip(group["params"], saved["params"], strict=True):
+                if id(param) in names:
+                    state_dict["state"][index] = {_SAVED: self._blocks[names[id(param)]].saved()}
+
+    @torch.no_grad()
+    def _load(self, optimizer: Optimizer) -> None:
+        for name, weight in held_weights(optimizer, self._modules).items():
+            loaded = optimizer.state.pop(weight, {})
+            if loaded:
+                self._blocks[name].load(loaded[_SAVED])
+
+    @torch.no_grad()
+    def _start(self, optimizer: Optimizer, name: str, weight: Tensor, kernels: Mapping[str, Tensor] | None) -> None:
+        if is_sharded(weight):
+            raise ValueError(
+                f"the branch route does not work on sharded parameters such as the weight of {name!r}: with "
+                "fully_shard use SGD or one of repopt.optim"
+            )
+        branches = self._blocks[name]
+        branches.start(weight, kernels)
+        found = optimizer.state.pop(weight, {})
+        if _SAVED in found:  # loaded before attach
+            branches.load(found[_SAVED])
+        elif found:
+            branches.adopt(found, weight)
+            self._put_away[weight] = found
+
+
+class _Branches:
+    """The kernels of one block, and the optimizer's state of each."""
+
+    def __init__(self, plan: Plan, name: str) -> None:
+        self.name = name
+        self.block = plan.blocks[name]
+        self.kernels: dict[str, nn.Parameter] = {}
+        self.states: dict[Tensor, Any] = {}
+        self._constants = plan.constants(name)
+        self._seen: tuple[int, int] | None = None
+
+    def start(self, weight: Tensor, kernels: Mapping[str, Tensor] | None) -> None:
+        """From kernels of the block's own, or from the split of least norm."""
+        self._constants = {branch: constant.to(weight) for branch, constant in self._constants.items()}
+        if kernels is None:
+            kernels = csla.least_norm_split(self.block, self._constants, weight, self.name)
+        else:
+            csla.check_kernels(self.block, kernels, self.name)
+        self.kernels = {
+            branch: nn.Parameter(kernels[branch].detach().to(weight, copy=True).contiguous())
+            for branch in self.block.branches
+        }
+
+    def adopt(self, state: Mapping[str, Any], weight: Tensor) -> None:
+        """Gives each kernel what the optimizer's constructor left for the weight, such as Adagrad's first sum."""
+        for key, value in state.items():
+            if isinstance(value, Tensor) and value.ndim and not (value == value.flatten()[0]).all():
+                raise ValueError(
+                    f"the optimizer already holds a state of {self.name!r} ({key}) that the block cannot take over: "
+                    "attach before the first step"
+                )
+        for kernel in self.kernels.values():
+            self.states[kernel] = {
+                key: torch.full_like(kernel, value.flatten()[0].item(), dtype=value.dtype)
+                if isinstance(value, Tensor) and value.shape == weight.shape
+                else (value.clone() if isinstance(value, Tensor) else value)
+                for key, value in state.items()
+            }
+
+    def follow(self, weight: Tensor) -> None:
+        """Spreads what was written to the weight from outside since our last write over the kernels."""
+        if weight.device != next(iter(self.kernels.values())).device:
+            raise RuntimeError(
+                f"the weight of {self.name!r} was moved to another device since attach: attach after moving"
+            )
+        if self._seen == _version(weight):
+            return
+        change = weight.detach() - csla.equivalent_kernel(self.block, self._constants, self.kernels)
+        if change.any():
+            for branch, part in csla.least_norm_split(self.block, self._constants, change, self.name).items():
+                self.kernels[branch].add_(part)
+        self._seen = _version(weight)
+
+    def split_grad(self, grad: Tensor | None) -> None:
+        for branch, placement in self.block.branches.items():
+            kernel = self.kernels[branch]
+            if grad is None:
+                kernel.grad = None
+                continue
+            # Of the kernel's own strides: fused CPU optimizers take others without an error, and compute garbage.
+            kernel.grad = torch.empty_like(kernel)
+            scale = self._constants[branch]
+            folded = scale if scale.ndim == 0 else placement.fold(scale)
+            torch.mul(placement.view(grad), folded, out=placement.fold(kernel.grad))
+
+    def forget_grads(self) -> None:
+        for kernel in self.kernels.values():
+            kernel.grad = None
+
+    def merge_into_(self, weight: Tensor) -> None:
+        csla.merge_into_(weight, self.block, self._constants, self.kernels)
+        self._seen = _version(weight)
+
+    def saved(self) -> dict[str, Any]:
+        return {
+            branch: {"kernel": kernel.detach(), "state": self.states.get(kernel, {})}
+            for branch, kernel in self.kernels.items()
+        }
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        for branch, kernel in self.kernels.items():
+            kernel.copy_(saved[branch]["kernel"])
+            if saved[branch]["state"]:
+                self.states[kernel] = saved[branch]["state"]
+            else:
+                self.states.pop(kernel, None)
+        self._seen = None  # the weight may have been loaded before or after
+
+
+def _version(weight: Tensor) -> tuple[int, int]:
+    return weight._version, weight.data_ptr()

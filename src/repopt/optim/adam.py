@@ -1,0 +1,168 @@
+"""AdamW and Adam in closed form: one pair of moments, eps for each branch.
+
+    dW'  =  -lr * sum_b embed_b( s_b^2 * m / (|s_b| * sqrt(v) + eps) )  -  lr * wd * W'
+
+The block's moments are s_b * m and s_b^2 * v, so those of W' alone suffice. eps is not scaled: it belongs to each
+branch, and pulling it out of the sum would be another optimizer.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from repopt.optim.base import RepOptimizer
+from repopt.parts import Part, sum_over
+from repopt.plans import Plan
+from repopt.sharding import local_rows
+
+
+class AdamW(RepOptimizer):
+    """AdamW on the imagined blocks; equals `torch.optim.AdamW` on the real ones.
+
+    Args:
+        params: parameters or param groups.
+        plan: a plan with scales.
+        lr: learning rate, a number or a tensor.
+        betas: decay of the two moments.
+        eps: added to the root of the second moment, in each branch.
+        weight_decay: decoupled, applied to W' once.
+        amsgrad: use the largest second moment so far.
+        maximize: go uphill.
+        foreach: update the moments of all parameters at once; on CUDA unless said otherwise.
+        capturable: keep the step count on the device, so that a CUDA graph can hold the step.
+
+    Example:
+        >>> plan.init_()
+        >>> optimizer = repopt.optim.AdamW(net.parameters(), plan, lr=1e-3, weight_decay=0.05)
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        plan: Plan,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        capturable: bool = False,
+    ) -> None:
+        options = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "amsgrad": amsgrad,
+            "maximize": maximize,
+            "foreach": foreach,
+            "capturable": capturable,
+        }
+        super().__init__(params, plan, options)
+
+    def _step_group(self, group: dict[str, Any], names: dict[int, str], gate: float | Tensor) -> None:
+        params, grads, states = [], [], []
+        for param, grad in self._grads(group, gate):
+            params.append(param)
+            grads.append(grad)
+            states.append(self._state(param, group))
+        if not params:
+            return
+        firsts, seconds = ([local_rows(state[key])[0] for state in states] for key in ("exp_avg", "exp_avg_sq"))
+        beta1, beta2 = group["betas"]
+        update_moments_(firsts, seconds, grads, beta1, beta2, gate, foreach=_foreach(group, grads))
+        for param, state, first, second in zip(params, states, firsts, seconds, strict=True):
+            state["step"] += gate
+            if group["amsgrad"]:
+                largest = local_rows(state["max_exp_avg_sq"])[0]
+                second = torch.maximum(largest, second, out=largest)
+            step = state["step"] if group["capturable"] else state["step"].item()
+            root = second.sqrt().div_((1 - beta2**step) ** 0.5)
+            update = block_update(self._parts_of(names.get(id(param)), param), first, root, group["eps"])
+            local, lr = local_rows(param)[0], group["lr"] * gate
+            if group["weight_decay"]:
+                local.mul_(1 - lr * group["weight_decay"])
+            local.sub_(update.mul_(lr / (1 - beta1**step)))
+
+    def _state(self, param: Tensor, group: dict[str, Any]) -> dict[str, Any]:
+        state: dict[str, Any] = self.state[param]
+        if not state:
+            device = param.device if group["capturable"] else "cpu"
+            state["step"] = torch.zeros((), dtype=torch.float32, device=device)
+            for key in ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else [])):
+                state[key] = torch.zeros_like(param, memory_format=torch.preserve_format)
+        return state
+
+
+class Adam(AdamW):
+    """Adam on the imagined blocks; equals `torch.optim.Adam` on the real ones.
+
+    There is no weight decay: Adam's goes into the moments, where the blocks' kernels cannot be told from W' alone.
+    Attach `torch.optim.Adam(weight_decay=...)` instead, which takes the branch route.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        plan: Plan,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        **options: Any,
+    ) -> None:
+        if weight_decay:
+            raise ValueError(
+                "Adam's coupled weight decay has no closed form: use repopt.optim.AdamW for the decoupled one, or "
+                "repopt.attach(torch.optim.Adam(..., weight_decay=...), plan), which takes the branch route"
+            )
+        super().__init__(params, plan, lr, betas, eps, weight_decay, amsgrad, **options)
+
+
+def update_moments_(
+    firsts: list[Tensor],
+    seconds: list[Tensor],
+    grads: list[Tensor],
+    beta1: float,
+    beta2: float,
+    gate: float | Tensor,
+    *,
+    foreach: bool,
+) -> None:
+    """M <- beta1 m + (1 - beta1) g and v <- beta2 v + (1 - beta2) g^2; with a gate of 0 they stay."""
+    if foreach and not isinstance(gate, Tensor):
+        torch._foreach_lerp_(firsts, grads, 1 - beta1)
+        torch._foreach_mul_(seconds, beta2)
+        torch._foreach_addcmul_(seconds, grads, grads, 1 - beta2)
+        return
+    for first, second, grad in zip(firsts, seconds, grads, strict=True):
+        if isinstance(gate, Tensor):
+            open_ = gate.to(grad)
+            first.lerp_(grad, (1 - beta1) * open_)
+            second.lerp_(grad.square(), (1 - beta2) * open_)
+        else:
+            first.lerp_(grad, 1 - beta1)
+            second.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+
+
+def block_update(parts: list[Part] | None, first: Tensor, root: Tensor, eps: float) -> Tensor:
+    """sum_b embed_b( s_b^2 m / (|s_b| root + eps) ); without parts m / (root + eps)."""
+    if parts is None:
+        return first / (root + eps)
+
+    def of_branch(part: Part) -> Tensor:
+        size = part.values
+        return (part.read(first) * size.square()).div_((part.read(root) * size).add_(eps))
+
+    return sum_over(parts, first, of_branch)
+
+
+def _foreach(group: dict[str, Any], grads: list[Tensor]) -> bool:
+    if group["foreach"] is None:
+        return grads[0].device.type == "cuda"
+    return bool(group["foreach"])

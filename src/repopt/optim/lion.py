@@ -1,0 +1,75 @@
+"""Lion in closed form: it follows the sign of a mean of gradients, and the sizes of the block's scales add up.
+
+dW'  =  -lr * ( sum_b embed_b(|s_b|) ) * sign(beta1 m + (1 - beta1) g)  -  lr * wd * W'
+"""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from repopt.optim.base import RepOptimizer
+from repopt.parts import Part, sum_over
+from repopt.plans import Plan
+from repopt.sharding import local_rows
+
+
+class Lion(RepOptimizer):
+    """Lion on the imagined blocks.
+
+    Args:
+        params: parameters or param groups.
+        plan: a plan with scales.
+        lr: learning rate, a number or a tensor.
+        betas: weight of the moment in the step, and its decay.
+        weight_decay: decoupled, applied to W' once.
+        maximize: go uphill.
+        capturable: let a CUDA graph hold a step under GradScaler.
+
+    Example:
+        >>> plan.init_()
+        >>> optimizer = repopt.optim.Lion(net.parameters(), plan, lr=1e-4, weight_decay=1.0)
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        plan: Plan,
+        lr: float | Tensor = 1e-4,
+        betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0,
+        *,
+        maximize: bool = False,
+        capturable: bool = False,
+    ) -> None:
+        options = {
+            "lr": lr,
+            "betas": betas,
+            "weight_decay": weight_decay,
+            "maximize": maximize,
+            "capturable": capturable,
+        }
+        super().__init__(params, plan, options)
+
+    def _step_group(self, group: dict[str, Any], names: dict[int, str], gate: float | Tensor) -> None:
+        beta1, beta2 = group["betas"]
+        for param, grad in self._grads(group, gate):
+            state = self.state[param]
+            if not state:
+                state["exp_avg"] = torch.zeros_like(param, memory_format=torch.preserve_format)
+            moment = local_rows(state["exp_avg"])[0]
+            sign = moment.lerp(grad, 1 - beta1).sign_()
+            parts = self._parts_of(names.get(id(param)), param)
+            update = sign if parts is None else sum_over(parts, sign, partial(_of_branch, sign))
+            local, lr = local_rows(param)[0], group["lr"] * gate
+            if group["weight_decay"]:
+                local.mul_(1 - lr * group["weight_decay"])
+            local.sub_(update.mul_(lr))
+            weight = (1 - beta2) * gate
+            moment.lerp_(grad, weight.to(moment) if isinstance(weight, Tensor) else weight)
+
+
+def _of_branch(sign: Tensor, part: Part) -> Tensor:
+    return part.read(sign) * part.values

@@ -1,0 +1,59 @@
+"""A sharded parameter's local rows.
+
+FSDP2 shards a kernel over its output channels: row r of a rank's shard is output channel first + r. What repopt does to
+a kernel it does row by row, so a rank needs nothing but its own rows and their numbers.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+if torch.distributed.is_available():
+    from torch.distributed import ProcessGroup
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    return torch.distributed.is_available() and isinstance(tensor, DTensor)
+
+
+@torch.no_grad()
+def local_rows(tensor: Tensor) -> tuple[Tensor, range | None]:
+    """The part of a tensor that this rank holds, and its rows; a tensor that is not distributed has no such rows.
+
+    Raises:
+        ValueError: the tensor is distributed in another way than over its first dimension.
+    """
+    if not is_sharded(tensor):
+        return tensor, None
+    assert isinstance(tensor, DTensor)
+    local = tensor.to_local()
+    dim = _shard_dim(tensor)
+    if dim is None:
+        return local, None
+    chunk = math.ceil(tensor.shape[0] / tensor.device_mesh.size(dim))
+    first = min(tensor.device_mesh.get_local_rank(dim) * chunk, tensor.shape[0])
+    return local, range(first, first + local.shape[0])
+
+
+def shard_group(tensor: Tensor) -> "ProcessGroup | None":
+    """The ranks over which a tensor's rows are sharded; None where every rank holds all of them."""
+    if not is_sharded(tensor):
+        return None
+    assert isinstance(tensor, DTensor)
+    dim = _shard_dim(tensor)
+    return None if dim is None else tensor.device_mesh.get_group(dim)
+
+
+def _shard_dim(tensor: "DTensor") -> int | None:
+    dims = [dim for dim, placement in enumerate(tensor.placements) if not isinstance(placement, Replicate)]
+    if not dims:
+        return None
+    placement = tensor.placements[dims[0]]
+    if len(dims) > 1 or type(placement) is not Shard or placement.dim != 0:
+        raise ValueError(
+            f"repopt takes parameters that are whole or sharded once over dimension 0, as fully_shard does, not "
+            f"{tensor.placements}"
+        )
+    return dims[0]
