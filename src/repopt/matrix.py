@@ -122,7 +122,7 @@ SGD_RULES: Mapping[str, OptimizerCase] = {
 }
 
 
-def _stock(rule: type[Optimizer], lr: float = 0.01, **options: Any) -> OptimizerCase:
+def _stock(rule: Callable[..., Optimizer], lr: float = 0.01, **options: Any) -> OptimizerCase:
     return OptimizerCase(optimizer=partial(rule, lr=lr, **options))
 
 
@@ -146,7 +146,7 @@ STOCK_RULES: Mapping[str, OptimizerCase] = {
 MATRIX_RULES: Mapping[str, OptimizerCase] = {"Muon": _stock(torch.optim.Muon)}
 
 
-def _closed(rule: type[RepOptimizer], reference: Callable[..., Optimizer], **options: Any) -> OptimizerCase:
+def _closed(rule: Callable[..., RepOptimizer], reference: Callable[..., Optimizer], **options: Any) -> OptimizerCase:
     return OptimizerCase(optimizer=partial(rule, lr=0.01, **options), reference=partial(reference, lr=0.01, **options))
 
 

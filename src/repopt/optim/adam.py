@@ -80,7 +80,7 @@ class AdamW(RepOptimizer):
             if group["amsgrad"]:
                 largest = local_rows(state["max_exp_avg_sq"])[0]
                 second = torch.maximum(largest, second, out=largest)
-            step = state["step"] if group["capturable"] else state["step"].item()
+            step = _count(state["step"], first.dtype) if group["capturable"] else state["step"].item()
             root = second.sqrt().div_((1 - beta2**step) ** 0.5)
             update = block_update(self._parts_of(names.get(id(param)), param), first, root, group["eps"])
             local, lr = local_rows(param)[0], group["lr"] * gate
@@ -160,6 +160,11 @@ def block_update(parts: list[Part] | None, first: Tensor, root: Tensor, eps: flo
         return (part.read(first) * size.square()).div_((part.read(root) * size).add_(eps))
 
     return sum_over(parts, first, of_branch)
+
+
+def _count(step: Tensor, dtype: torch.dtype) -> Tensor:
+    """The step count in the precision of the moments: a power of beta in float32 is good to six digits only."""
+    return step.to(torch.promote_types(dtype, torch.float32))
 
 
 def _foreach(group: dict[str, Any], grads: list[Tensor]) -> bool:

@@ -1,0 +1,163 @@
+"""Closed forms: one pair of moments, and still the real block."""
+
+import copy
+import pickle
+
+import pytest
+import pytorch_optimizer
+import torch
+from torch import nn
+
+import repopt
+from repopt import Conv, Identity
+from repopt.matrix import BRANCH_SETS, CLOSED_RULES, mixed_sign_scales, run_row
+from repopt.optim import adam
+from repopt.optim.base import RepOptimizer
+from repopt.parts import Part
+from side_by_side import EXACT, adamw, apart, closed_adamw, loss_of, train, twins
+
+
+@pytest.mark.parametrize("branch_set", BRANCH_SETS)
+@pytest.mark.parametrize("rule", CLOSED_RULES)
+def test_block_and_operator_stay_equal(rule, branch_set):
+    report = run_row(rule, CLOSED_RULES[rule], branch_set).report
+    assert report.route == "closed"
+    assert report.worst <= EXACT
+    assert report.differences[0].moved > 0.01
+
+
+def test_lion_is_lion():
+    """Another library's, on the real block."""
+    net = nn.Conv2d(6, 6, 3, padding=1)
+    bare = repopt.plan(net, {"^$": [Conv(3), Conv(1), Identity()]})
+    plan = bare.with_scales(mixed_sign_scales(bare))
+    report = repopt.verify(
+        net,
+        plan,
+        lambda params: repopt.optim.Lion(params, plan, lr=0.01, weight_decay=0.1),
+        reference=lambda params: pytorch_optimizer.Lion(params, lr=0.01, weight_decay=0.1, weight_decouple=True),
+    )
+    assert report.worst <= EXACT
+
+
+@pytest.mark.parametrize("rule", ["AdamW", "Adam", "Lion"])
+def test_maximizing_is_minimizing_the_negative(rule):
+    net, plan, _ = twins()
+    down, up = copy.deepcopy(net), copy.deepcopy(net)
+    make = getattr(repopt.optim, rule)
+    for model, sign in ((down, 1), (up, -1)):
+        optimizer = make(model.parameters(), plan.on(model), lr=0.01, maximize=sign < 0)
+        for step in range(5):
+            optimizer.zero_grad()
+            (sign * loss_of(model, step)).backward()
+            optimizer.step()
+    assert torch.equal(down[3].weight, up[3].weight)
+
+
+# What breaks the equality
+
+
+def part_from(optimizer_train, monkeypatch, attribute, owner, wrong):
+    net, plan, twin = twins()
+    monkeypatch.setattr(owner, attribute, wrong)
+    train(net, closed_adamw(net.parameters(), plan), 20)
+    train(twin, adamw(twin.parameters()), 20)
+    return apart(net, twin)
+
+
+def test_signed_instead_of_absolute_scales_part_the_models(monkeypatch):
+    right = RepOptimizer._parts_of
+
+    def signed(self, name, param):
+        parts = right(self, name, param)
+        if parts is None:
+            return None
+        constants = list(self.plan.constants(name).values())
+        return [
+            Part(placement=part.placement, values=part.values * constant.sign().to(part.values).view(part.values.shape))
+            for part, constant in zip(parts, constants, strict=True)
+        ]
+
+    assert part_from(train, monkeypatch, "_parts_of", RepOptimizer, signed) > 1e-2
+
+
+def test_an_eps_outside_the_sum_parts_the_models(monkeypatch):
+    """m / (root + eps) times the multiplier of degree 0: right at eps = 0, wrong at eps = 1e-3."""
+
+    def outside(parts, first, root, eps):
+        if parts is None:
+            return first / (root + eps)
+        return adam.sum_over(parts, first, lambda part: part.read(first / (root + eps)) * part.values)
+
+    assert part_from(train, monkeypatch, "block_update", adam, outside) > 1e-3
+
+
+# What a user meets
+
+
+def test_they_keep_nothing_beyond_the_stock_optimizers_state_but_the_scales():
+    net = nn.Conv2d(64, 64, 3, padding=1, bias=False)
+    bare = repopt.plan(net, {"^$": [Conv(3), Conv(1), Identity()]}, scales="ones")
+    states = []
+    for optimizer in (repopt.optim.AdamW(net.parameters(), bare), torch.optim.AdamW(net.parameters())):
+        optimizer.zero_grad()
+        net(torch.ones(1, 64, 4, 4)).sum().backward()
+        optimizer.step()
+        states.append({key: (value.shape, value.dtype) for key, value in optimizer.state[net.weight].items()})
+        if isinstance(optimizer, RepOptimizer):
+            assert optimizer.nbytes == (64 + 64 + 1) * 4
+    assert states[0] == states[1]
+
+
+@pytest.mark.parametrize("copying", [copy.deepcopy, pickle.dumps])
+def test_they_are_not_copied_or_pickled(copying):
+    net, plan, _ = twins()
+    with pytest.raises(TypeError, match="cannot be copied or pickled"):
+        copying(closed_adamw(net.parameters(), plan))
+
+
+def test_they_are_not_attached():
+    net, plan, _ = twins()
+    with pytest.raises(ValueError, match=r"repopt\.optim\.AdamW trains the imagined blocks as it is"):
+        repopt.attach(closed_adamw(net.parameters(), plan), plan)
+
+
+def test_coupled_decay_points_to_the_branch_route():
+    net, plan, _ = twins()
+    with pytest.raises(ValueError, match=r"no closed form: .* takes the branch route"):
+        repopt.optim.Adam(net.parameters(), plan, weight_decay=0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"lr": -1.0}, "lr must be at least 0, not -1.0"),
+        ({"eps": float("nan")}, "eps must be at least 0, not nan"),
+        ({"weight_decay": -0.1}, "weight_decay must be at least 0"),
+        ({"betas": (0.9, 1.0)}, r"betas must be at least 0 and below 1, not \(0\.9, 1\.0\)"),
+    ],
+)
+def test_options_out_of_range_are_refused(options, words):
+    net, plan, _ = twins()
+    with pytest.raises(ValueError, match=words):
+        repopt.optim.AdamW(net.parameters(), plan, **options)
+
+
+def test_a_plan_is_what_they_take():
+    with pytest.raises(TypeError, match=r"what repopt\.plan\(model, \.\.\.\) returns, not float"):
+        repopt.optim.AdamW(nn.Linear(1, 1).parameters(), 0.1)
+
+
+def test_a_weight_that_they_do_not_hold_is_named():
+    net, plan, _ = twins()
+    with pytest.raises(ValueError, match="does not hold the weight of '3'"):
+        repopt.optim.AdamW(net[0].parameters(), plan)
+
+
+def test_a_sparse_gradient_is_refused():
+    net, plan, _ = twins()
+    table = nn.Embedding(4, 4, sparse=True)
+    optimizer = repopt.optim.AdamW([*net.parameters(), *table.parameters()], plan)
+    table(torch.tensor([1])).sum().backward()
+    with pytest.raises(TypeError, match="dense gradients only"):
+        optimizer.step()
