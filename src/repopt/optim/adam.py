@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from repopt.optim.base import RepOptimizer
+from repopt.optim.base import RepOptimizer, gated
 from repopt.parts import Part, sum_over
 from repopt.plans import Plan
 from repopt.sharding import local_rows
@@ -83,7 +83,8 @@ class AdamW(RepOptimizer):
             step = _count(state["step"], first.dtype) if group["capturable"] else state["step"].item()
             root = second.sqrt().div_((1 - beta2**step) ** 0.5)
             update = block_update(self._parts_of(names.get(id(param)), param), first, root, group["eps"])
-            local, lr = local_rows(param)[0], group["lr"] * gate
+            local = local_rows(param)[0]
+            lr = gated(group["lr"], gate, local)
             if group["weight_decay"]:
                 local.mul_(1 - lr * group["weight_decay"])
             local.sub_(update.mul_(lr / (1 - beta1**step)))
@@ -141,12 +142,10 @@ def update_moments_(
         torch._foreach_addcmul_(seconds, grads, grads, 1 - beta2)
         return
     for first, second, grad in zip(firsts, seconds, grads, strict=True):
+        first.lerp_(grad, gated(1 - beta1, gate, first))
         if isinstance(gate, Tensor):
-            open_ = gate.to(grad)
-            first.lerp_(grad, (1 - beta1) * open_)
-            second.lerp_(grad.square(), (1 - beta2) * open_)
+            second.lerp_(grad.square(), gated(1 - beta2, gate, second))
         else:
-            first.lerp_(grad, 1 - beta1)
             second.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
 
 

@@ -106,6 +106,11 @@ class RepOptimizer(Optimizer):
         )
 
 
+def gated(value: float | Tensor, gate: float | Tensor, like: Tensor) -> float | Tensor:
+    """A value, or 0 where the gate is shut, in the precision of what it is used on."""
+    return value * gate.to(like) if isinstance(gate, Tensor) else value
+
+
 def refuse_copy(protocol: int) -> Any:
     raise TypeError(
         "an optimizer that repopt works in cannot be copied or pickled, since its hooks would be lost: save its "

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from repopt.optim.base import RepOptimizer
+from repopt.optim.base import RepOptimizer, gated
 from repopt.parts import Part, sum_over
 from repopt.plans import Plan
 from repopt.sharding import local_rows
@@ -63,12 +63,12 @@ class Lion(RepOptimizer):
             sign = moment.lerp(grad, 1 - beta1).sign_()
             parts = self._parts_of(names.get(id(param)), param)
             update = sign if parts is None else sum_over(parts, sign, partial(_of_branch, sign))
-            local, lr = local_rows(param)[0], group["lr"] * gate
+            local = local_rows(param)[0]
+            lr = gated(group["lr"], gate, local)
             if group["weight_decay"]:
                 local.mul_(1 - lr * group["weight_decay"])
             local.sub_(update.mul_(lr))
-            weight = (1 - beta2) * gate
-            moment.lerp_(grad, weight.to(moment) if isinstance(weight, Tensor) else weight)
+            moment.lerp_(grad, gated(1 - beta2, gate, moment))
 
 
 def _of_branch(sign: Tensor, part: Part) -> Tensor:
