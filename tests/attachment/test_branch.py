@@ -263,7 +263,7 @@ def test_the_optimizer_holds_a_ninth_more_than_for_the_weight_alone():
     assert handle.nbytes / net.weight.nbytes == pytest.approx(1 + 1 / 9 + 1 / (9 * 64))
     net(torch.ones(1, 64, 4, 4)).sum().backward()
     optimizer.step()
-    state = optimizer.state_dict()["state"][0]["branches"]
+    state = optimizer.state_dict()["param_groups"][0]["repopt_branches"][""]
     moments = sum(its["state"]["exp_avg"].nbytes for its in state.values())
     assert moments == handle.nbytes
 

@@ -23,7 +23,9 @@ from repopt.held import held_weights
 from repopt.plans import Plan
 from repopt.sharding import is_sharded
 
-_SAVED = "branches"  # where a weight's entry of a state_dict keeps its branches' kernels and states
+# The key of a saved param group under which its operators' branches are: optimizers look into every entry of the state
+# itself, but not into options that they do not know.
+_SAVED = "repopt_branches"
 
 
 class BranchRoute:
@@ -41,6 +43,7 @@ class BranchRoute:
         self._put_away: dict[Tensor, Any] = {}
         for name, weight in held_weights(optimizer, self._modules).items():
             self._start(optimizer, name, weight, None if kernels is None else kernels.get(name, {}))
+        self._load(optimizer)  # what was loaded before attach
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -146,16 +149,16 @@ class BranchRoute:
     def _save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
         names = {id(weight): name for name, weight in held_weights(optimizer, self._modules).items()}
         for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
-            for param, index in zip(group["params"], saved["params"], strict=True):
-                if id(param) in names:
-                    state_dict["state"][index] = {_SAVED: self._blocks[names[id(param)]].saved()}
+            planned = [names[id(param)] for param in group["params"] if id(param) in names]
+            saved[_SAVED] = {name: self._blocks[name].saved() for name in planned}
 
     @torch.no_grad()
     def _load(self, optimizer: Optimizer) -> None:
-        for name, weight in held_weights(optimizer, self._modules).items():
-            loaded = optimizer.state.pop(weight, {})
-            if loaded:
-                self._blocks[name].load(loaded[_SAVED])
+        """Takes the branches out of the param groups, where `load_state_dict` left them."""
+        for group in optimizer.param_groups:
+            on_device = bool(group.get("fused") or group.get("capturable"))
+            for name, saved in group.pop(_SAVED, {}).items():
+                self._blocks[name].load(saved, on_device)
 
     @torch.no_grad()
     def _start(self, optimizer: Optimizer, name: str, weight: Tensor, kernels: Mapping[str, Tensor] | None) -> None:
@@ -167,9 +170,7 @@ class BranchRoute:
         branches = self._blocks[name]
         branches.start(weight, kernels)
         found = optimizer.state.pop(weight, {})
-        if _SAVED in found:  # loaded before attach
-            branches.load(found[_SAVED])
-        elif found:
+        if found:
             branches.adopt(found, weight)
             self._put_away[weight] = found
 
@@ -253,14 +254,23 @@ class _Branches:
             for branch, kernel in self.kernels.items()
         }
 
-    def load(self, saved: Mapping[str, Any]) -> None:
+    def load(self, saved: Mapping[str, Any], on_device: bool) -> None:
         for branch, kernel in self.kernels.items():
             kernel.copy_(saved[branch]["kernel"])
-            if saved[branch]["state"]:
-                self.states[kernel] = saved[branch]["state"]
-            else:
-                self.states.pop(kernel, None)
+            state = saved[branch]["state"]
+            self.states[kernel] = {key: _as_state(key, value, kernel, on_device) for key, value in state.items()}
+            if not state:
+                del self.states[kernel]
         self._seen = None  # the weight may have been loaded before or after
+
+
+def _as_state(key: str, value: Any, kernel: Tensor, on_device: bool) -> Any:
+    """As torch loads a state: of the parameter's device and precision, but for a step count kept on the host."""
+    if not isinstance(value, Tensor):
+        return value
+    if key == "step":
+        return value.to(kernel.device, torch.float32) if on_device else value
+    return value.to(kernel.device, kernel.dtype if value.is_floating_point() else value.dtype)
 
 
 def _version(weight: Tensor) -> tuple[int, int]:
