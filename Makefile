@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all lint clean
+.PHONY: demo test test-all lint docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/repopt verify
@@ -18,6 +18,9 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(VENV)/.installed-dev
+	$(BIN)/python docs/generate.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -48,10 +48,10 @@ def test_bench_step_prints_and_appends_its_figures(tmp_path):
     out = tmp_path / "step.csv"
     done = run("bench", "step", "--model", "repopt_vgg_nano", "--repeats", "2", "--threads", "1", "--out", str(out))
     assert done.returncode == 0, done.stderr
-    assert "fused + repopt" in done.stdout
+    assert "sgd, fused: grad" in done.stdout
     with out.open() as file:
         rows = list(csv.DictReader(file))
-    assert [row["repopt"] for row in rows] == ["False", "True"]
+    assert [row["way"] for row in rows] == ["stock", "grad"]
     assert all(row["hardware"] and row["torch"] and row["date"] and row["seed"] for row in rows)
 
 

@@ -1,6 +1,7 @@
 """Every Python snippet of the README and of the docs runs, those of one page in one namespace."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,12 @@ def test_every_snippet_runs(page, tmp_path, monkeypatch):
     namespace: dict[str, object] = {"__name__": "__main__"}
     for snippet in re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL):
         exec(compile(snippet, page, "exec"), namespace)
+
+
+def test_generated_pages_are_what_the_tables_say():
+    generated = runpy.run_path(str(ROOT / "docs" / "generate.py"))
+    for name, page in generated["PAGES"].items():
+        assert (ROOT / "docs" / name).read_text() == page(), f"run `make docs`: docs/{name} is not up to date"
 
 
 @pytest.mark.parametrize("page", PAGES)

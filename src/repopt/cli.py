@@ -16,7 +16,7 @@ from rich.table import Table
 
 import repopt
 from repopt.bench.results import append_csv, environment
-from repopt.bench.step import Implementation, measure_step
+from repopt.bench.step import Implementation, Rule, measure_step
 from repopt.matrix import EXACT_TO, Row, run_matrix
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -42,6 +42,7 @@ def verify(steps: int = 50, seed: int = 0, json: bool = False) -> int:
 
 def bench_step(
     model: str = "repopt_vgg_b1",
+    rules: tuple[Rule, ...] = ("sgd",),
     device: Device = "auto",
     implementations: tuple[Implementation, ...] = ("fused",),
     memory_format: Literal["contiguous", "channels_last"] = "contiguous",
@@ -55,8 +56,9 @@ def bench_step(
 
     Args:
         model: the model whose convolutions are stepped; `repopt list` names them.
+        rules: sgd is compared with the grad route, adamw with the closed form and the branch route.
         device: auto takes CUDA where there is one.
-        implementations: torch's implementations of SGD to compare with; on CUDA each also as a CUDA graph.
+        implementations: torch's implementations to compare with; on CUDA each also as a CUDA graph.
         memory_format: of the weights and gradients.
         threads: CPU threads, torch's default unless given.
         repeats: timed steps of each optimizer.
@@ -73,9 +75,12 @@ def bench_step(
     plan = repopt.plan(net, scales="ones")
     costs = [
         cost
+        for rule in rules
         for implementation in implementations
         for graph in ([False, True] if chosen.type == "cuda" else [False])
-        for cost in measure_step(plan, implementation=implementation, graph=graph, repeats=repeats, seed=seed)
+        for cost in measure_step(
+            plan, rule=rule, implementation=implementation, graph=graph, repeats=repeats, seed=seed
+        )
     ]
     setting = {"model": model, "memory_format": memory_format, "seed": seed, **environment(chosen)}
     records = [{**asdict(cost), **setting} for cost in costs]
@@ -193,16 +198,16 @@ def _row_record(row: Row) -> dict[str, Any]:
 def _print_step_table(records: list[dict[str, Any]]) -> None:
     first = records[0]
     table = Table(
-        title=f"SGD step of {first['model']}, {first['memory_format']}, on {first['hardware']}",
+        title=f"A step of {first['model']}, {first['memory_format']}, on {first['hardware']}",
         title_justify="left",
     )
-    table.add_column("SGD")
+    table.add_column("optimizer")
     for column in ("ms", "ratio", "state MB", "repopt MB", "peak MB"):
         table.add_column(column, justify="right")
     for record in records:
         peak = record["peak_bytes"]
         table.add_row(
-            f"{record['implementation']}{' + repopt' if record['repopt'] else ''}",
+            f"{record['rule']}, {record['implementation']}: {record['way']}",
             f"{record['milliseconds']:.3f}",
             f"{record['ratio']:.2f}",
             f"{record['state_bytes'] / 1e6:.2f}",

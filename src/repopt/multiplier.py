@@ -7,7 +7,9 @@ that fill the operator's groups fold into one tensor over output channels and ta
 branch of finer groups is a block diagonal on top. M at full size is made only when asked for.
 """
 
-from collections.abc import Mapping, Sequence
+import functools
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,11 +31,13 @@ class Multiplier:
         shape: of the kernel held here.
         taps: what the branches that fill the operator's groups contribute, (rows or 1, 1, *taps).
         diagonals: what every other branch contributes.
+        first: the number of the first row held here.
     """
 
     shape: tuple[int, ...]
     taps: Tensor
     diagonals: tuple[Part, ...]
+    first: int = 0
 
     def dense(self) -> Tensor:
         """M at the full size of the kernel."""
@@ -84,15 +88,17 @@ def grad_mult(
         diagonals=tuple(
             Part(placement=part.placement, values=part.values.to(dtype), index=part.index) for part in diagonals
         ),
+        first=0 if rows is None else rows.start,
     )
 
 
 def multiply_(grads: Sequence[Tensor], multipliers: Sequence[Multiplier]) -> None:
     """Multiplies each gradient by its M, in place, without a tensor of its size."""
-    on_top = [(grad, part) for grad, each in zip(grads, multipliers, strict=True) for part in each.diagonals]
+    pairs = [(grad, each) for grad, each in zip(grads, multipliers, strict=True) if not _multiply_at_once_(grad, each)]
+    on_top = [(grad, part) for grad, each in pairs for part in each.diagonals]
     reads = [part.read(grad) for grad, part in on_top]
     extras = torch._foreach_mul(reads, [part.values for _, part in on_top]) if reads else ()
-    for grad, each in zip(grads, multipliers, strict=True):
+    for grad, each in pairs:
         _multiply_by_taps_(grad, each.taps)
     views = [(read, extra) for read, extra, (_, part) in zip(reads, extras, on_top, strict=True) if part.index is None]
     if views:
@@ -100,6 +106,25 @@ def multiply_(grads: Sequence[Tensor], multipliers: Sequence[Multiplier]) -> Non
     for extra, (grad, part) in zip(extras, on_top, strict=True):
         if part.index is not None:
             part.add_(grad, extra)
+
+
+def _multiply_at_once_(grad: Tensor, multiplier: Multiplier) -> bool:
+    """On a GPU with Triton, the whole product in one pass; False where this was not done."""
+    on_top = multiplier.diagonals
+    if grad.device.type != "cuda" or len(on_top) > 1 or any(not part.placement.is_identity for part in on_top):
+        return False
+    multiply_rows_ = _triton()
+    identity = on_top[0].values if on_top else None
+    return multiply_rows_ is not None and multiply_rows_(grad, multiplier.taps, identity, multiplier.first)
+
+
+@functools.cache
+def _triton() -> Callable[[Tensor, Tensor, Tensor | None, int], bool] | None:
+    if importlib.util.find_spec("triton") is None:
+        return None
+    from repopt.multiplier_triton import multiply_rows_
+
+    return multiply_rows_
 
 
 def _multiply_by_taps_(grad: Tensor, taps: Tensor) -> None:

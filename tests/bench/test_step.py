@@ -10,16 +10,25 @@ def nano_plan():
 
 
 @pytest.mark.parametrize("implementation", ["fused", "foreach", "plain"])
-def test_stock_and_attached_are_measured_in_one_run(implementation):
+def test_sgd_is_measured_stock_and_attached_in_one_run(implementation):
     plan = nano_plan()
     stock, ours = measure_step(plan, implementation=implementation, repeats=2)
-    assert (stock.repopt, ours.repopt) == (False, True)
+    assert (stock.way, ours.way) == ("stock", "grad")
     assert stock.ratio == 1
     assert ours.ratio == pytest.approx(ours.milliseconds / stock.milliseconds)
     weights = sum(module.weight.nbytes for module in plan.modules().values())
     assert stock.state_bytes == ours.state_bytes == weights
     assert (stock.repopt_bytes, ours.repopt_bytes) == (0, sum(plan.multiplier(name).nbytes for name in plan.operators))
     assert stock.peak_bytes is None
+
+
+def test_adamw_is_measured_on_the_branch_route_and_in_closed_form():
+    plan = nano_plan()
+    costs = {cost.way: cost for cost in measure_step(plan, rule="adamw", repeats=2)}
+    assert set(costs) == {"stock", "branch", "closed"}
+    assert costs["closed"].state_bytes == costs["stock"].state_bytes
+    assert costs["branch"].state_bytes > 1.1 * costs["stock"].state_bytes
+    assert costs["branch"].repopt_bytes > costs["closed"].repopt_bytes > 0
 
 
 def test_a_graph_needs_cuda():
@@ -32,6 +41,5 @@ def test_a_graph_needs_cuda():
 @pytest.mark.parametrize("graph", [False, True])
 def test_a_step_on_cuda_counts_its_memory(graph):
     plan = repopt.plan(repopt.create_model("repopt_vgg_nano").cuda(), scales="ones")
-    stock, ours = measure_step(plan, graph=graph, repeats=2)
-    assert stock.peak_bytes is not None
-    assert ours.peak_bytes is not None
+    costs = [cost for rule in ("sgd", "adamw") for cost in measure_step(plan, rule=rule, graph=graph, repeats=2)]
+    assert all(cost.peak_bytes is not None for cost in costs)

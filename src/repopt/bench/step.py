@@ -1,23 +1,33 @@
 """The cost of an optimizer step with and without repopt.
 
-Both optimizers step the same parameters in turn, each time on a fresh copy of the same gradients, and the medians are
-compared: what the machine does beside it falls on both.
+The optimizers step in turn, each a copy of the same parameters, each time on a fresh copy of the same gradients, and
+the medians are compared: what the machine does beside it falls on all of them.
 """
 
+import copy
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from repopt.attachment import attach
+from repopt.optim import AdamW
 from repopt.plans import Plan
 
+Rule = Literal["sgd", "adamw"]
 Implementation = Literal["fused", "foreach", "plain"]
+
+_WAYS = {"sgd": ("stock", "grad"), "adamw": ("stock", "branch", "closed")}
+_IMPLEMENTATIONS: dict[str, dict[str, bool]] = {
+    "fused": {"fused": True},
+    "foreach": {"foreach": True},
+    "plain": {"foreach": False},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,17 +35,19 @@ class StepCost:
     """What one step takes.
 
     Attributes:
+        rule: `sgd` (nesterov momentum and L2) or `adamw`.
+        way: `stock`, or how repopt makes it train the imagined blocks: `grad`, `branch`, `closed`.
         implementation: of torch's optimizer, and `graph` where the step was replayed as a CUDA graph.
-        repopt: whether the optimizer was attached.
         milliseconds: median of the repeats.
         ratio: to the stock optimizer of the same implementation.
-        state_bytes: the optimizer's own state.
-        repopt_bytes: what repopt keeps beside it.
+        state_bytes: the optimizer's state.
+        repopt_bytes: what repopt keeps beside it: multipliers, scales, or the branches' kernels.
         peak_bytes: what a step allocated on top, at the most; None where the device does not count.
     """
 
+    rule: str
+    way: str
     implementation: str
-    repopt: bool
     milliseconds: float
     ratio: float
     state_bytes: int
@@ -44,57 +56,89 @@ class StepCost:
 
 
 def measure_step(
-    plan: Plan, *, implementation: Implementation = "fused", graph: bool = False, repeats: int = 20, seed: int = 0
-) -> tuple[StepCost, StepCost]:
-    """Measures SGD with nesterov momentum and L2 on a plan's operators, stock and attached.
+    plan: Plan,
+    *,
+    rule: Rule = "sgd",
+    implementation: Implementation = "fused",
+    graph: bool = False,
+    repeats: int = 20,
+    seed: int = 0,
+) -> list[StepCost]:
+    """Measures a step on a plan's operators, stock first.
 
     Args:
         plan: a plan with scales; its operators' weights are stepped, on the device where they are.
-        implementation: torch's.
+        rule: SGD is compared with the grad route, AdamW with the closed form and with the branch route.
+        implementation: torch's; a closed form has none that is fused.
         graph: replay the step as a CUDA graph.
         repeats: timed steps of each.
         seed: of the gradients.
     """
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, not {repeats}")
-    params = [module.weight for module in plan.modules().values()]
-    if graph and params[0].device.type != "cuda":
-        raise ValueError(f"only a step on CUDA can be replayed as a graph, not one on {params[0].device}")
-    draw = torch.Generator(params[0].device).manual_seed(seed)
-    noise = [1e-3 * torch.randn(param.shape, generator=draw, device=param.device).to(param) for param in params]
-    for param, values in zip(params, noise, strict=True):
-        param.grad = torch.empty_like(param).copy_(values)
-    stock, attached = _optimizer(params, implementation), _optimizer(params, implementation)
-    handle = attach(attached, plan)
-    timers = [_Timer(optimizer, params, noise, graph=graph) for optimizer in (stock, attached)]
+    device = next(iter(plan.modules().values())).weight.device
+    if graph and device.type != "cuda":
+        raise ValueError(f"only a step on CUDA can be replayed as a graph, not one on {device}")
+    timers = {}
+    for way in _WAYS[rule]:
+        own = plan.on(copy.deepcopy(plan.model))
+        timers[way] = _Timer(own, *_make(way, rule, own, implementation, graph), graph=graph, seed=seed)
     for _ in range(repeats):
-        for timer in timers:
+        for timer in timers.values():
             timer.time_one_step()
-    medians = [statistics.median(timer.milliseconds) for timer in timers]
-    label = f"{implementation}, graph" if graph else implementation
-    plain, ours = (
+    stock = statistics.median(timers["stock"].milliseconds)
+    return [
         StepCost(
-            implementation=label,
-            repopt=repopt,
-            milliseconds=median,
-            ratio=median / medians[0],
+            rule=rule,
+            way=way,
+            implementation=f"{implementation}, graph" if graph else implementation,
+            milliseconds=statistics.median(timer.milliseconds),
+            ratio=statistics.median(timer.milliseconds) / stock,
             state_bytes=_state_bytes(timer.optimizer),
-            repopt_bytes=handle.nbytes if repopt else 0,
+            repopt_bytes=timer.kept_bytes(),
             peak_bytes=timer.peak_bytes,
         )
-        for repopt, median, timer in zip((False, True), medians, timers, strict=True)
-    )
-    return plain, ours
+        for way, timer in timers.items()
+    ]
+
+
+def _make(way: str, rule: Rule, plan: Plan, implementation: str, graph: bool) -> tuple[Optimizer, Callable[[], int]]:
+    """An optimizer, and what repopt keeps beside it."""
+    params = [module.weight for module in plan.modules().values()]
+    if way == "closed":
+        foreach = None if implementation == "fused" else implementation == "foreach"
+        closed = AdamW(params, plan, lr=1e-3, foreach=foreach, capturable=graph)
+        return closed, lambda: closed.nbytes
+    options: dict[str, Any] = dict(_IMPLEMENTATIONS[implementation])
+    if rule == "sgd":
+        optimizer: Optimizer = torch.optim.SGD(
+            params, lr=1e-3, momentum=0.9, nesterov=True, weight_decay=4e-5, **options
+        )
+    else:
+        optimizer = torch.optim.AdamW(params, lr=1e-3, capturable=graph, **options)
+    if way == "stock":
+        return optimizer, lambda: 0
+    handle = attach(optimizer, plan)
+    return optimizer, lambda: handle.nbytes
 
 
 class _Timer:
     """Times steps of one optimizer, each after the gradients were filled anew."""
 
-    def __init__(self, optimizer: Optimizer, params: list[Tensor], noise: list[Tensor], *, graph: bool) -> None:
+    def __init__(
+        self, plan: Plan, optimizer: Optimizer, kept_bytes: Callable[[], int], *, graph: bool, seed: int
+    ) -> None:
         self.optimizer = optimizer
+        self.kept_bytes = kept_bytes
         self.milliseconds: list[float] = []
-        self._params, self._noise = params, noise
-        self._cuda = params[0].device.type == "cuda"
+        self._params = [module.weight for module in plan.modules().values()]
+        self._cuda = self._params[0].device.type == "cuda"
+        draw = torch.Generator(self._params[0].device).manual_seed(seed)
+        self._noise = []
+        for param in self._params:
+            noise = torch.randn(param.shape, generator=draw, device=param.device)
+            self._noise.append(torch.empty_like(param, requires_grad=False).copy_(1e-3 * noise))
+            param.grad = torch.empty_like(self._noise[-1])
         for _ in range(3):
             self._fill_grads()
             optimizer.step()
@@ -136,12 +180,14 @@ class _Timer:
         return graph.replay
 
 
-def _optimizer(params: list[Tensor], implementation: Implementation) -> Optimizer:
-    options = {"fused": {"fused": True}, "foreach": {"foreach": True}, "plain": {"foreach": False}}
-    return torch.optim.SGD(params, lr=1e-3, momentum=0.9, nesterov=True, weight_decay=4e-5, **options[implementation])
-
-
 def _state_bytes(optimizer: Optimizer) -> int:
-    return sum(
-        value.nbytes for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)
-    )
+    """The state as it is saved, less the branches' kernels, which are no state."""
+    saved = optimizer.state_dict()
+    branches = [its for group in saved["param_groups"] for its in group.get("repopt_branches", {}).values()]
+    return _nbytes(saved["state"]) + sum(_nbytes(part["state"]) for block in branches for part in block.values())
+
+
+def _nbytes(value: Any) -> int:
+    if isinstance(value, dict):
+        return sum(_nbytes(each) for each in value.values())
+    return value.nbytes if isinstance(value, Tensor) else 0

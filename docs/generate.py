@@ -1,0 +1,164 @@
+"""Writes the pages of docs/ that are made from tables: `python docs/generate.py`, or `make docs`.
+
+exactness.md and optimizers.md come from repopt.rules, performance.md from results/bench_step.csv.
+"""
+
+import csv
+from pathlib import Path
+
+from repopt.rules import RULES, UNKNOWN, Rule
+
+ROOT = Path(__file__).parents[1]
+NOTE = "<!-- made by docs/generate.py: change that, not this -->\n\n"
+
+
+def exactness() -> str:
+    rows = [
+        f"| `{each.__name__}` | {_route(rule)} | {_degree(rule)} | {rule.looks_at_weights} | it {rule.why} |"
+        for each, rule in RULES.items()
+    ]
+    return f"""{NOTE}# Which optimizer is exact, and why
+
+Training the single operator equals training the real block, to rounding, on the route that `repopt.attach` takes by
+itself. Every row is checked in float64 by the tests and by `repopt verify`. *k* is the degree of the update in the gradient
+([theory](theory.md)), for a rule with an eps what it would be without; *looks at weights* says when it matters which kernels
+the block starts from: then pass `kernels=plan.init_()`.
+
+| torch.optim | route | k | looks at weights | because |
+|---|---|---|---|---|
+{chr(10).join(rows)}
+| any other class | {_route(UNKNOWN)} | | as it does | it {UNKNOWN.why} |
+| `repopt.optim.AdamW`, `Adam`, `Lion` | closed form, not attached | 0 | never | eps is applied in each branch |
+
+- **grad**: the gradient is multiplied by the Grad Mult before the step. No state of its own, 0.2% of the weights in memory.
+- **branch**: the optimizer steps the branches' own kernels, and the operator's weight is their sum. The forward and backward
+  pass stay the plain model's; for RepVGG's branches the kernels take 1.11 times the weight and each of the optimizer's
+  states 0.11 more.
+- **closed form**: the branches are summed inside the step from one set of moments. No extra state.
+- Forcing `route="grad"` on a rule for which it is not exact is an error; `allow_inexact=True` lets it through.
+- A rule that moves weights outside `step()` is refused, and so is one that is `differentiable`.
+
+`repopt.clip_grad_norm_(plan, max_norm)` clips by the norm that the blocks' gradients would have and is exact on every
+route. `torch.nn.utils.clip_grad_norm_` sees the operator's gradient and clips by another norm.
+"""
+
+
+def optimizers() -> str:
+    sections = "\n".join(_section(each.__name__, rule) for each, rule in RULES.items())
+    return f"""{NOTE}# If you used X, write Y
+
+Everything here starts from a model and its plan ([your own model](own-model.md)):
+
+```python
+import torch
+from torch import nn
+
+import repopt
+from repopt import Conv, Identity, Linear
+
+net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(128, 10, bias=False))
+plan = repopt.plan(net, {{"0": [Conv(3), Conv(1)], "3": [Linear(), Linear()]}}, scales="ones")
+kernels = plan.init_()
+```
+
+Learning rate, weight decay, schedule and clipping threshold stay what they are for the real block. Clip with
+`repopt.clip_grad_norm_(plan, max_norm)`.
+
+{sections}
+## Another library's optimizer
+
+The branch route takes it as it is, a subclass of one of the above included:
+
+```python
+class Louder(torch.optim.AdamW):
+    def step(self, closure=None):
+        print("stepping")
+        return super().step(closure)
+
+
+optimizer = Louder(net.parameters(), lr=1e-3)
+repopt.attach(optimizer, plan, kernels=kernels)
+```
+
+Pass `kernels` whenever the rule looks at the weights (LAMB, LARS, a coupled decay inside an adaptive rule).
+
+## Lion
+
+torch has none; repopt has the closed form:
+
+```python
+optimizer = repopt.optim.Lion(net.parameters(), plan, lr=1e-4, weight_decay=1.0)
+```
+"""
+
+
+def performance() -> str:
+    with (ROOT / "results" / "bench_step.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    settings: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    keys = ("hardware", "threads", "model", "memory_format", "torch", "date")
+    for row in rows:
+        settings.setdefault(tuple(row[key] for key in keys), []).append(row)
+    tables = "\n".join(_table(dict(zip(keys, setting, strict=True)), its) for setting, its in settings.items())
+    return f"""{NOTE}# What a step costs
+
+`repopt bench step` times stock optimizers and repopt's ways in turn, in one run, on the shapes of a model's convolutions; the
+ratio is to the stock optimizer of the same implementation. From `results/bench_step.csv`:
+
+{tables}
+state: the optimizer's own. kept: what repopt keeps beside it, multipliers (grad), the branches' kernels (branch) or scales
+(closed). peak: what one step allocates on top, where the device counts it. A closed form has no fused implementation.
+"""
+
+
+def _route(rule: Rule) -> str:
+    return "none, refused" if rule.route is None else rule.route
+
+
+def _degree(rule: Rule) -> str:
+    return "" if rule.degree is None else str(rule.degree)
+
+
+def _section(name: str, rule: Rule) -> str:
+    head = f"## {name}\n\n"
+    if rule.route is None:
+        return f"{head}Not supported: it {rule.why}.\n"
+    given = ", kernels=kernels" if rule.looks_at_weights != "never" else ""
+    params = "[net[3].weight]" if rule.matrices_only else "net.parameters()"
+    lines = [f"optimizer = torch.optim.{name}({params}, lr=0.01)", f"repopt.attach(optimizer, plan{given})"]
+    if rule.matrices_only:
+        lines.insert(0, 'plan_of_matrices = repopt.plan(net, {"3": [Linear(), Linear()]}, scales="ones")')
+        lines[-1] = "repopt.attach(optimizer, plan_of_matrices)"
+    text = f"{head}The {rule.route} route: it {rule.why}.\n\n```python\n" + "\n".join(lines) + "\n```\n"
+    if rule.closed_form:
+        text += (
+            f"\nOr, with no extra state, the closed form:\n\n```python\noptimizer = {rule.closed_form}"
+            "(net.parameters(), plan, lr=0.01)\n```\n"
+        )
+    return text
+
+
+def _table(setting: dict[str, str], rows: list[dict[str, str]]) -> str:
+    lines = [
+        f"**{setting['model']}, {setting['memory_format']}**, {setting['hardware']}, {setting['threads']} thread(s), torch "
+        f"{setting['torch']}, {setting['date']}",
+        "",
+        "| optimizer | way | ms | ratio | state MB | kept MB | peak MB |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        peak = f"{float(row['peak_bytes']) / 1e6:.1f}" if row["peak_bytes"] else ""
+        lines.append(
+            f"| {row['rule']}, {row['implementation']} | {row['way']} | {float(row['milliseconds']):.2f} | "
+            f"{float(row['ratio']):.2f} | {float(row['state_bytes']) / 1e6:.1f} | {float(row['repopt_bytes']) / 1e6:.2f} | "
+            f"{peak} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {"exactness.md": exactness, "optimizers.md": optimizers, "performance.md": performance}
+
+if __name__ == "__main__":
+    for name, page in PAGES.items():
+        (ROOT / "docs" / name).write_text(page())
+        print(f"docs/{name}")
