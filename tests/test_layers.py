@@ -15,7 +15,7 @@ LAYERS = [
     {"scales", "csla", "parts"},
     {"multiplier"},
     {"plans"},
-    {"rules", "held", "fingerprints"},
+    {"rules", "held", "fingerprints", "reach"},
     {"optim", "clipping"},
     {"attachment"},
     {"surgery", "models"},

@@ -159,3 +159,41 @@ def test_a_plan_without_scales_says_so_when_they_are_needed():
 def test_an_unknown_operator_is_named():
     with pytest.raises(KeyError, match="the plan has no operator 'fc'; it has 'stem'"):
         repopt.plan(Net(), {"stem": REPVGG}, scales="ones").multiplier("fc")
+
+
+def test_scales_do_not_change_with_the_tensor_they_were_made_from():
+    shared = torch.full((8,), 2.0)
+    plan = repopt.plan(Net(), {"stem": REPVGG}, {"stem": {"conv3x3": shared, "conv1x1": shared}})
+    shared.mul_(10)
+    assert plan.constants("stem")["conv3x3"].max() == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("model", {"stem": REPVGG}), "plan takes a model, not a str"),
+        ((Net(), [REPVGG]), "branches must be a dictionary"),
+        ((Net(), {"stem": Conv(3)}), "branches must be a dictionary"),
+        ((Net(), {"stem": REPVGG}, 0.5), "scales must be a name, a path, a Scales or"),
+        ((Net(), {"stem": REPVGG}, {"stem": 0.5}), "the scales of 'stem' must be a dictionary by branch, not 0.5"),
+        ((Net(), {"stem": REPVGG}, {"stem": {"conv3x3": "big"}}), "the scale 'stem.conv3x3' is a str"),
+        ((Net(), {"(": REPVGG}), r"the pattern '\(' is not a regular expression"),
+        ((Net(), {"stem": [Conv(3.0)]}), "its kernel size must be one positive number"),
+        ((Net(), {"stem": [Conv(1, groups=1.0)]}), "its groups must be a multiple"),
+    ],
+)
+def test_arguments_of_the_wrong_kind_are_refused(arguments, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        repopt.plan(*arguments)
+
+
+def test_plan_and_model_are_not_mistaken_for_each_other():
+    net = Net()
+    plan = repopt.plan(net, {"stem": REPVGG}, scales="ones")
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with pytest.raises(TypeError, match="not a Net"):
+        repopt.attach(optimizer, net)
+    with pytest.raises(TypeError, match="not a Net"):
+        repopt.clip_grad_norm_(net, 1.0)
+    with pytest.raises(TypeError, match="a torch optimizer first and the plan second"):
+        repopt.attach(plan, plan)

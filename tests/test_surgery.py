@@ -112,3 +112,41 @@ def test_kernels_that_do_not_fit_are_refused(kernels, words):
 def test_a_model_without_blocks_cannot_be_merged():
     with pytest.raises(ValueError, match="this Sequential holds no block to merge"):
         repopt.merge(small_net())
+
+
+def test_kernels_drawn_for_an_earlier_weight_are_brought_up_to_date():
+    net = small_net()
+    plan = planned(net, {"^0$": [Conv(3), Conv(1)]})
+    kernels = plan.init_()
+    with torch.no_grad():
+        net[0].weight.mul_(3)
+    x = torch.randn(2, 3, 6, 6, dtype=torch.float64)
+    torch.testing.assert_close(csla_model(net, plan, kernels)(x), net(x), rtol=1e-12, atol=1e-12)
+
+
+def test_merging_keeps_the_memory_format():
+    net = small_net().to(memory_format=torch.channels_last)
+    merged = repopt.merge(csla_model(net, planned(net, {"^3$": [Conv(3), Conv(1)]})))
+    assert merged[3].weight.is_contiguous(memory_format=torch.channels_last)
+    volume = nn.Conv3d(2, 2, 3).to(memory_format=torch.channels_last_3d)
+    merged = repopt.merge(csla_model(volume, planned(volume, {"^$": [Conv(3)]})))
+    assert merged.weight.is_contiguous(memory_format=torch.channels_last_3d)
+
+
+class Standardized(nn.Conv2d):
+    def forward(self, x):
+        return self._conv_forward(x, self.weight / self.weight.std(), self.bias)
+
+
+def test_an_operator_that_a_block_cannot_stand_for_is_refused():
+    tied = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    tied[1].weight = tied[0].weight
+    with pytest.raises(ValueError, match="'0' shares its weight with '1', and a block would untie them"):
+        csla_model(tied, planned(tied, {"^0$": [repopt.Linear()]}))
+    own = nn.Sequential(Standardized(4, 4, 3))
+    with pytest.raises(ValueError, match="'0' is a Standardized with a forward or forward hooks of its own"):
+        csla_model(own, planned(own, {"^0$": [Conv(3)]}))
+    hooked = nn.Sequential(nn.Linear(4, 4))
+    hooked[0].register_forward_hook(lambda module, args, output: output * 2)
+    with pytest.raises(ValueError, match="forward hooks of its own"):
+        csla_model(hooked, planned(hooked, {"^0$": [repopt.Linear()]}))

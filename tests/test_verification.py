@@ -140,3 +140,39 @@ def test_a_model_whose_output_is_not_one_tensor_is_refused():
     plan = repopt.plan(net, {"fc": [Linear()]}, scales="ones")
     with pytest.raises(TypeError, match="one tensor, not tuple"):
         repopt.verify(net, plan, sgd, inputs=torch.ones(1, 2))
+
+
+def test_training_that_is_not_finite_is_no_equality():
+    net, plan = net_and_plan()
+    report = repopt.verify(net, plan, lambda params: torch.optim.SGD(params, lr=float("nan")), reference=sgd, steps=3)
+    assert report.worst == float("inf")
+
+
+def test_a_frozen_operator_is_verified_as_if_it_were_trained():
+    net, plan = net_and_plan()
+    net.requires_grad_(False)
+    assert repopt.verify(net, plan, sgd, steps=3).worst <= 1e-12
+
+
+def test_inputs_may_be_numbers_of_tokens():
+    net = nn.Sequential(nn.Embedding(10, 6), nn.Linear(6, 6))
+    plan = repopt.plan(net, {"1": [Linear(), Identity()]}, scales="ones")
+    assert repopt.verify(net, plan, sgd, inputs=torch.randint(10, (4, 3)), steps=5).worst <= 1e-12
+
+
+def test_a_closed_form_asks_for_a_reference():
+    net, plan = net_and_plan()
+    with pytest.raises(ValueError, match=r"repopt\.optim\.AdamW cannot train the real block: give the stock optimizer"):
+        repopt.verify(net, plan, lambda params: repopt.optim.AdamW(params, plan))
+
+
+def test_an_optimizer_in_place_of_a_factory_is_refused():
+    net, plan = net_and_plan()
+    with pytest.raises(TypeError, match="must make an optimizer from parameters"):
+        repopt.verify(net, plan, sgd(net.parameters()))
+
+
+def test_the_net_given_is_the_one_that_is_looked_at():
+    _, plan = net_and_plan()
+    with pytest.raises(ValueError, match="no linear operator '0'"):
+        repopt.verify(nn.Linear(1, 1), plan, sgd)

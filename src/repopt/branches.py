@@ -220,7 +220,7 @@ def _place(branch: Branch, operator: Operator, name: str) -> Placement:
 
 
 def _spread(size: int | tuple[int, ...], dims: int, what: str, branch: Conv, name: str) -> tuple[int, ...]:
-    sizes = (size,) * dims if isinstance(size, int) else tuple(size)
+    sizes = tuple(size) if isinstance(size, tuple | list) else (size,) * dims
     if len(sizes) != dims or any(not isinstance(one, int) or one < 1 for one in sizes):
         raise ValueError(f"{branch} cannot sit in {name!r}: its {what} must be one positive number or {dims} of them")
     return sizes
@@ -228,7 +228,7 @@ def _spread(size: int | tuple[int, ...], dims: int, what: str, branch: Conv, nam
 
 def _groups(branch: Conv, operator: Operator, name: str) -> int:
     groups = operator.groups if branch.groups is None else branch.groups
-    whole = groups > 0 and groups % operator.groups == 0
+    whole = isinstance(groups, int) and groups > 0 and groups % operator.groups == 0
     if not whole or operator.in_channels % groups or operator.out_channels % groups:
         raise ValueError(
             f"{branch} cannot sit in {name!r}: its groups must be a multiple of the operator's {operator.groups} that "

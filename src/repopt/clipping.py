@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from repopt.plans import Plan
+from repopt.plans import Plan, check_plan
 from repopt.sharding import local_rows, shard_group
 
 
@@ -30,6 +30,7 @@ def clip_grad_norm_(plan: Plan, max_norm: float, error_if_nonfinite: bool = Fals
     Returns:
         The norm before clipping: of the imagined blocks' gradients and of the model's others.
     """
+    check_plan(plan)
     if not max_norm >= 0:
         raise ValueError(f"max_norm must be at least 0, not {max_norm}")
     names = {id(module.weight): name for name, module in plan.modules().items()}
@@ -41,7 +42,7 @@ def clip_grad_norm_(plan: Plan, max_norm: float, error_if_nonfinite: bool = Fals
     for param, grad in grads:
         local = local_rows(grad)[0]
         name = names.get(id(param))
-        squares = _squared_norm(local) if name is None else plan.multiplier(name).squared_norm(local)
+        squares = _squared_norm(local) if name is None else plan.multiplier_of(name, param).squared_norm(local)
         ranks = shard_group(grad)
         (whole if ranks is None else sharded[ranks]).append(squares)
     total = _total(whole, sharded).sqrt()
@@ -50,7 +51,7 @@ def clip_grad_norm_(plan: Plan, max_norm: float, error_if_nonfinite: bool = Fals
     coefficient = (max_norm / (total + 1e-6)).clamp(max=1.0)
     for _, grad in grads:
         local = local_rows(grad)[0]
-        local.mul_(coefficient.to(local))
+        local.mul_(coefficient.to(local.device))
     return total
 
 

@@ -49,6 +49,17 @@ def merge_into_(weight: Tensor, block: Block, constants: Mapping[str, Tensor], k
         placement.view(weight).addcmul_(placement.fold(kernel.detach()), folded)
 
 
+def following(
+    block: Block, constants: Mapping[str, Tensor], kernels: Mapping[str, Tensor], weight: Tensor, name: str = ""
+) -> Kernels:
+    """Kernels whose equivalent kernel is the weight: these, and the split of least norm of what the weight has more."""
+    change = weight.detach() - equivalent_kernel(block, constants, kernels).to(weight)
+    if not change.any():
+        return dict(kernels)
+    more = least_norm_split(block, constants, change, name)
+    return {branch: kernel.detach() + more[branch] for branch, kernel in kernels.items()}
+
+
 def check_kernels(block: Block, kernels: Mapping[str, Tensor], name: str) -> None:
     """Raises unless there is a kernel of the right shape for every branch."""
     for branch, placement in block.branches.items():

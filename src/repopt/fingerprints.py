@@ -63,8 +63,8 @@ def check_state(state: Mapping[Any, Any], groups: list[dict[str, Any]], mark: st
         )
     if any(_has_stepped(its) for its in state.values()):
         raise ValueError(
-            "the optimizer's state carries no fingerprint of scales, so it is that of plain training: attach before "
-            "the first step, or start without it"
+            "the optimizer's state carries no fingerprint of scales, so it is that of plain training or was detached: "
+            "attach before the first step, or start without it"
         )
 
 
@@ -74,4 +74,11 @@ def _has_stepped(state: Any) -> bool:
         return False
     if "step" in state:
         return float(state["step"]) > 0
-    return any(isinstance(value, Tensor | Mapping) for value in state.values())
+    return any(
+        _has_stepped(value) or (isinstance(value, Tensor) and not is_constant(value)) for value in state.values()
+    )
+
+
+def is_constant(value: Tensor) -> bool:
+    """Whether all entries are alike, as those of a state that was only made are."""
+    return bool((value == value.flatten()[:1]).all())

@@ -5,13 +5,16 @@ from collections.abc import Mapping
 from torch import Tensor
 from torch.optim import Optimizer
 
-from repopt.operators import LinearOperator
+from repopt.plans import Plan, Site
 
 
-def check_held(optimizer: Optimizer, modules: Mapping[str, LinearOperator]) -> None:
+def check_held(optimizer: Optimizer, plan: Plan) -> None:
     """Raises unless the optimizer holds every planned weight that requires a gradient."""
-    held = held_ids(optimizer)
-    missing = [name for name, each in modules.items() if each.weight.requires_grad and id(each.weight) not in held]
+    held = _held_ids(optimizer)
+    if plan.blocks and not any(id(param) in held for param in plan.model.parameters()):
+        raise ValueError("the optimizer holds no parameter of the plan's model: is it that of a copy?")
+    weights = {name: module.weight for name, module in plan.modules().items()}
+    missing = [name for name, weight in weights.items() if weight.requires_grad and id(weight) not in held]
     if missing:
         others = f" and of {len(missing) - 1} more planned operators" if len(missing) > 1 else ""
         raise ValueError(
@@ -20,16 +23,16 @@ def check_held(optimizer: Optimizer, modules: Mapping[str, LinearOperator]) -> N
         )
 
 
-def held_weights(optimizer: Optimizer, modules: Mapping[str, LinearOperator]) -> dict[str, Tensor]:
+def held_weights(optimizer: Optimizer, sites: Mapping[str, Site]) -> dict[str, Tensor]:
     """The planned weights that the optimizer holds, looked up now.
 
     Raises:
         RuntimeError: a weight has a gradient and is trained, but the optimizer does not hold it.
     """
-    held = held_ids(optimizer)
+    held = _held_ids(optimizer)
     weights = {}
-    for name, module in modules.items():
-        weight = module.weight
+    for name, site in sites.items():
+        weight = site.weight
         if id(weight) in held:
             weights[name] = weight
         elif weight.requires_grad and weight.grad is not None:
@@ -40,5 +43,5 @@ def held_weights(optimizer: Optimizer, modules: Mapping[str, LinearOperator]) ->
     return weights
 
 
-def held_ids(optimizer: Optimizer) -> set[int]:
+def _held_ids(optimizer: Optimizer) -> set[int]:
     return {id(param) for group in optimizer.param_groups for param in group["params"]}

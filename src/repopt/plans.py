@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -46,8 +47,12 @@ def plan(model: nn.Module, branches: Branches | None = None, scales: ScalesLike 
         >>> plan(net, {"0": [Conv(3), Conv(1), Identity()]}, scales="ones").operators
         ('0',)
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"plan takes a model, not a {type(model).__name__}")
     if branches is None:
         branches = _declared_branches(model)
+    if not isinstance(branches, Mapping) or not all(isinstance(wanted, list | tuple) for wanted in branches.values()):
+        raise TypeError(f"branches must be a dictionary {{pattern: [branches]}}, not {branches!r}")
     operators = _matching_operators(model, branches)
     blocks = {name: imagine(operator_of(module), wanted, name) for name, (module, wanted) in operators.items()}
     bare = Plan(model=model, blocks=blocks)
@@ -67,6 +72,7 @@ class Plan:
     model: nn.Module
     blocks: Mapping[str, Block]
     scales: Scales | None = None
+    _multipliers: dict[Any, Multiplier] = field(init=False, repr=False, default_factory=dict)
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -98,6 +104,19 @@ class Plan:
             found[name] = module
         return found
 
+    def sites(self) -> dict[str, "Site"]:
+        """Where each planned operator is, to look it up again and again."""
+        known = clean_modules(self.model)
+        parents = {
+            id(child): (parent, attribute)
+            for parent in known.values()
+            for attribute, child in parent._modules.items()
+            if child is not None
+        }
+        return {
+            name: Site(name, module, *parents.get(id(module), (None, ""))) for name, module in self.modules().items()
+        }
+
     def constants(self, name: str) -> dict[str, Tensor]:
         """The constant scale of each branch of an operator; an identity's is 1."""
         block = self._block(name)
@@ -109,10 +128,19 @@ class Plan:
 
     def multiplier(self, name: str, degree: float = 1) -> Multiplier:
         """The Grad Mult of an operator for rules of this degree, on its weight's device, for the rows held here."""
-        block, constants = self._block(name), self.constants(name)
-        local, rows = local_rows(self.modules()[name].weight)
+        self._block(name)
+        return self.multiplier_of(name, self.modules()[name].weight, degree)
+
+    def multiplier_of(self, name: str, weight: Tensor, degree: float = 1) -> Multiplier:
+        """The same for an operator whose weight is at hand; made once."""
+        local, rows = local_rows(weight)
         dtype = torch.promote_types(local.dtype, torch.float32)
-        return grad_mult(block, constants, degree=degree, dtype=dtype, device=local.device, rows=rows)
+        key = (name, degree, dtype, local.device, rows)
+        if key not in self._multipliers:
+            self._multipliers[key] = grad_mult(
+                self.blocks[name], self.constants(name), degree=degree, dtype=dtype, device=local.device, rows=rows
+            )
+        return self._multipliers[key]
 
     @torch.no_grad()
     def init_(
@@ -198,6 +226,23 @@ class Plan:
         return self.scales
 
 
+class Site:
+    """The place of an operator in its model: finds the module that is there now, also if it was replaced."""
+
+    def __init__(self, name: str, module: LinearOperator, parent: nn.Module | None, attribute: str) -> None:
+        self.name, self._module, self._parent, self._attribute = name, module, parent, attribute
+
+    @property
+    def weight(self) -> Tensor:
+        """The operator's weight, now."""
+        if self._parent is None:
+            return self._module.weight
+        module = self._parent._modules.get(self._attribute)
+        if module is None or not is_linear_operator(module):
+            raise RuntimeError(f"there is no linear operator at {self.name!r} any more: make a new plan")
+        return module.weight
+
+
 _STANDING_IN: ContextVar[tuple[Plan, Plan] | None] = ContextVar("standing_in", default=None)
 
 
@@ -231,7 +276,7 @@ def _declared_branches(model: nn.Module) -> Branches:
 
 def _matching_operators(model: nn.Module, branches: Branches) -> dict[str, tuple[LinearOperator, Sequence[Branch]]]:
     modules = clean_modules(model)
-    patterns = [(re.compile(pattern), wanted) for pattern, wanted in branches.items()]
+    patterns = [(_compiled(pattern), wanted) for pattern, wanted in branches.items()]
     if not patterns:
         raise ValueError("the plan is empty: give at least one {pattern: [branches]}")
     for pattern, _ in patterns:
@@ -260,6 +305,19 @@ def _matching_operators(model: nn.Module, branches: Branches) -> dict[str, tuple
     return operators
 
 
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"the pattern {pattern!r} is not a regular expression: {error}") from error
+
+
+def check_plan(plan: object) -> None:
+    """Raises unless this is a plan."""
+    if not isinstance(plan, Plan):
+        raise TypeError(f"plan is what repopt.plan(model, ...) returns, not a {type(plan).__name__}")
+
+
 def _as_scales(scales: ScalesLike, plan: Plan) -> Scales:
     if isinstance(scales, Scales):
         return scales
@@ -267,6 +325,10 @@ def _as_scales(scales: ScalesLike, plan: Plan) -> Scales:
         return Scales.ones(plan)
     if isinstance(scales, str | Path):
         return Scales.load(scales)
+    if not isinstance(scales, Mapping):
+        raise TypeError(
+            f"scales must be a name, a path, a Scales or {{operator: {{branch: number or tensor}}}}, not {scales!r}"
+        )
     return Scales(scales)
 
 

@@ -8,7 +8,6 @@ initialization.
 
 import difflib
 import math
-import pickle
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -58,6 +57,8 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
     ) -> None:
         self._values: dict[str, dict[str, Tensor]] = {}
         for operator, branches in values.items():
+            if not isinstance(branches, Mapping):
+                raise TypeError(f"the scales of {operator!r} must be a dictionary by branch, not {branches!r}")
             checked = {branch: _scale(value, f"{operator}.{branch}") for branch, value in branches.items()}
             self._values.setdefault(clean(operator), {}).update(checked)
         self.metadata = dict(metadata or {})
@@ -144,7 +145,10 @@ def shipped() -> list[str]:
 
 
 def _scale(value: Tensor | float, key: str) -> Tensor:
-    scale = value.detach().cpu() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+    if not isinstance(value, Tensor | int | float):
+        raise TypeError(f"the scale {key!r} is a {type(value).__name__}: it must be a number or a tensor")
+    # a copy: what happens to the user's tensor later must not change the optimizer's constants
+    scale = value.detach().cpu().clone() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
     if scale.ndim > 1 or not scale.is_floating_point():
         raise ValueError(
             f"the scale {key!r} is {scale.dtype} of shape {tuple(scale.shape)}: it must be a real number or one an "
@@ -195,7 +199,7 @@ def _read_safetensors(path: Path) -> Scales:
 def _read_authors(path: Path) -> Scales:
     try:
         tensors = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+    except Exception as error:  # a corrupt file breaks the reader in many ways
         raise ValueError(
             f"{str(path)!r} is not a PyTorch file that holds tensors alone, so it was not loaded: it may be corrupt"
         ) from error

@@ -9,6 +9,7 @@ padding and mode, and crops for each branch, so that every branch sees the borde
 import copy
 from collections.abc import Mapping
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -46,6 +47,7 @@ class CSLABlock(nn.Module):
         for branch in block.branches:
             self.register_buffer(f"scale_{branch}", constants[branch].to(weight, copy=True))
         self.bias = operator.bias
+        self._memory_format = memory_format_of(weight)
         self._plain = (_without_parameters(operator),)  # in a tuple: not a submodule
 
     def forward(self, x: Tensor) -> Tensor:
@@ -61,7 +63,8 @@ class CSLABlock(nn.Module):
         """The plain operator with the equivalent kernel."""
         plain = copy.deepcopy(self._plain[0])
         trained = any(kernel.requires_grad for kernel in self.kernels.values())
-        plain.weight = nn.Parameter(self.equivalent_kernel().detach(), requires_grad=trained)
+        weight = self.equivalent_kernel().detach().contiguous(memory_format=self._memory_format)
+        plain.weight = nn.Parameter(weight, requires_grad=trained)
         plain.bias = self.bias
         plain.train(self.training)
         return plain
@@ -82,17 +85,22 @@ def csla_model(net: nn.Module, plan: Plan, kernels: Mapping[str, Mapping[str, Te
         net: the model, or a copy of it; its other parameters are taken over as they are.
         plan: a plan with scales.
         kernels: each block's own kernels, as `plan.init_()` returns them; without them the split of least norm of the
-            model's weights. Either way the twin computes what the model computes.
+            model's weights. Either way the twin computes what the model computes: what the weights have changed since
+            the kernels were drawn is spread over them.
+
+    Raises:
+        ValueError: an operator shares its weight with another module, has a forward of its own, or hooks.
     """
     twin = copy.deepcopy(net)
     modules = plan.on(twin).modules()
     for name, operator in modules.items():
+        _check_replaceable(twin, operator, name)
         block, constants = plan.blocks[name], plan.constants(name)
         if kernels is None:
             own: Mapping[str, Tensor] = csla.least_norm_split(block, constants, operator.weight, name)
         else:
-            own = kernels.get(name, {})
-            csla.check_kernels(block, own, name)
+            csla.check_kernels(block, kernels.get(name, {}), name)
+            own = csla.following(block, constants, kernels[name], operator.weight, name)
         twin = _replaced(twin, operator, CSLABlock(operator, block, constants, own))
     return twin
 
@@ -113,6 +121,26 @@ def csla_blocks(model: nn.Module) -> dict[str, CSLABlock]:
     return {name: module for name, module in clean_modules(model).items() if isinstance(module, CSLABlock)}
 
 
+def _check_replaceable(model: nn.Module, operator: LinearOperator, name: str) -> None:
+    """Raises where a block in the operator's place would compute or train something else."""
+    for other, module in model.named_modules():
+        if module is not operator and any(param is operator.weight for param in module._parameters.values()):
+            raise ValueError(
+                f"{name!r} shares its weight with {other!r}, and a block would untie them: give it one of its own"
+            )
+    plain = next(kind for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear) if isinstance(operator, kind))
+    own = [
+        verb
+        for verb in ("forward", "_conv_forward")
+        if getattr(type(operator), verb, None) is not getattr(plain, verb, None)
+    ]
+    if own or operator._forward_hooks or operator._forward_pre_hooks:
+        raise ValueError(
+            f"{name!r} is a {type(operator).__name__} with a forward or forward hooks of its own, which a block of "
+            "plain branches does not have: leave it out of the plan"
+        )
+
+
 def _replaced(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
     """Puts `new` wherever the model holds `old`; returns the model, which is `new` if the model was `old`."""
     if model is old:
@@ -128,6 +156,13 @@ def _without_parameters(operator: LinearOperator) -> LinearOperator:
     plain = copy.copy(operator)
     plain._parameters = dict.fromkeys(operator._parameters)
     return plain
+
+
+def memory_format_of(weight: Tensor) -> torch.memory_format:
+    for dims, memory_format in ((4, torch.channels_last), (5, torch.channels_last_3d)):
+        if weight.ndim == dims and not weight.is_contiguous() and weight.is_contiguous(memory_format=memory_format):
+            return memory_format
+    return torch.contiguous_format
 
 
 def _pad(x: Tensor, block: Block) -> Tensor:

@@ -22,7 +22,7 @@ from repopt.attachment.handle import Route
 from repopt.clipping import clip_grad_norm_
 from repopt.operators import Operator
 from repopt.optim import RepOptimizer
-from repopt.plans import Plan, stand_in
+from repopt.plans import Plan, check_plan, stand_in
 from repopt.scales import Scales
 from repopt.surgery import csla_blocks, csla_model
 
@@ -111,12 +111,17 @@ def verify(
     Raises:
         RuntimeError: the reference's outputs are not finite, so there is nothing to compare.
     """
+    check_plan(plan)
+    if not callable(optimizer) or isinstance(optimizer, Optimizer):
+        raise TypeError(
+            "optimizer must make an optimizer from parameters: lambda params: torch.optim.SGD(params, lr=0.1)"
+        )
     if steps < 1:
         raise ValueError(f"steps must be at least 1, not {steps}")
     setting = _Setting(
         plan=plan,
         optimizer=optimizer,
-        reference=reference or optimizer,
+        reference=reference,
         steps=steps,
         route=route,
         allow_inexact=allow_inexact,
@@ -126,7 +131,7 @@ def verify(
     if inputs is not None:
         return _train_both(net, plan, _given(inputs), F.mse_loss, setting)
     reports = {}
-    for name, module in plan.modules().items():
+    for name, module in plan.on(net).modules().items():
         random = _random_inputs(plan.blocks[name].operator, seed)
         reports[name] = _train_both(module, _alone(plan, name, module), random, _position_loss, setting)
     named = [replace(report.differences[0], operator=name) for name, report in reports.items()]
@@ -137,7 +142,7 @@ def verify(
 class _Setting:
     plan: Plan
     optimizer: OptimizerFactory
-    reference: OptimizerFactory
+    reference: OptimizerFactory | None
     steps: int
     route: Route
     allow_inexact: bool
@@ -156,11 +161,17 @@ def _train_both(
     draw = torch.Generator().manual_seed(setting.seed)
     plain = copy.deepcopy(net).double()
     plan = plan.on(plain)
+    for module in plan.modules().values():
+        module.weight.requires_grad_(True)
     kernels = plan.init_(generator=draw)
     twin = csla_model(plain, plan, kernels)
     with stand_in(setting.plan, plan):
         ours = setting.optimizer(plain.parameters())
-    theirs = setting.reference(twin.parameters())
+    if isinstance(ours, RepOptimizer) and setting.reference is None:
+        raise ValueError(
+            f"repopt.optim.{type(ours).__name__} cannot train the real block: give the stock optimizer as reference"
+        )
+    theirs = (setting.reference or setting.optimizer)(twin.parameters())
     route, exact = "closed", True
     if not isinstance(ours, RepOptimizer):
         handle = attach(ours, plan, setting.route, setting.allow_inexact, kernels)
@@ -170,7 +181,7 @@ def _train_both(
     outputs = 0.0
     kernel_differences = dict.fromkeys(plan.operators, 0.0)
     for step, batch in zip(range(setting.steps), inputs, strict=False):
-        x = batch.to(device, torch.float64)
+        x = batch.to(device, torch.float64 if batch.is_floating_point() else batch.dtype)
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             y, expected = (_seeded(model, x, step) for model in (plain, twin))
         if not expected.isfinite().all():
@@ -243,5 +254,9 @@ def _seeded(model: nn.Module, x: Tensor, step: int) -> Tensor:
 
 
 def _relative(value: Tensor, expected: Tensor) -> float:
+    """The largest difference over the largest entry; infinite where anything is not finite."""
     value, expected = value.detach(), expected.detach()
-    return float((value - expected).abs().max() / expected.abs().max())
+    difference, size = float((value - expected).abs().max()), float(expected.abs().max())
+    if not math.isfinite(difference) or not math.isfinite(size):
+        return math.inf
+    return difference / size if size else (math.inf if difference else 0.0)

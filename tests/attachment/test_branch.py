@@ -279,3 +279,94 @@ def test_a_half_precision_weight_is_stepped_in_its_own_precision():
     optimizer.step()
     assert net[3].weight.dtype == torch.bfloat16
     assert not torch.equal(net[3].weight, before)
+
+
+def test_a_write_through_data_is_spread_too():
+    net, plan, _ = twins()
+    ours, _ = attached_adamw(net, plan)
+    train(net, ours, 2)
+    mask = torch.rand_like(net[3].weight) > 0.5
+    net[3].weight.data.mul_(mask)
+    for group in ours.param_groups:
+        group["lr"] = 0.0
+    backward(net)
+    ours.step()
+    assert net[3].weight[~mask].abs().max() <= 1e-15
+
+
+def test_kernels_given_for_an_operator_that_is_thawed_later_are_used():
+    net = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 1)).double()
+    bare = repopt.plan(net, {"^0$": [Conv(3), Conv(1), Identity()]})
+    plan = bare.with_scales(mixed_sign_scales(bare))
+    kernels = plan.init_()
+    twin = repopt.csla_model(net, plan, kernels)
+    net[0].weight.requires_grad_(False)
+    ours = torch.optim.Adam(net[1].parameters(), lr=0.01, weight_decay=0.3)
+    repopt.attach(ours, plan, kernels=kernels)
+    net[0].weight.requires_grad_(True)
+    ours.add_param_group({"params": list(net[0].parameters())})
+    theirs = torch.optim.Adam(twin.parameters(), lr=0.01, weight_decay=0.3)
+    x = torch.randn(2, 4, 5, 5, dtype=torch.float64)
+    for model, optimizer in ((net, ours), (twin, theirs)):
+        for _ in range(10):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+    torch.testing.assert_close(net(x), twin(x), rtol=1e-12, atol=1e-12)
+
+
+class Wrapping(torch.optim.Optimizer):
+    """Steps the optimizer it was made from."""
+
+    def __init__(self, inner):
+        super().__init__(inner.param_groups, inner.defaults)
+        self.inner = inner
+
+    def step(self, closure=None):
+        return self.inner.step(closure)
+
+
+class Remembering(torch.optim.Optimizer):
+    """Steps the parameters it was made with, not those of its param groups."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+        self.mine = list(self.param_groups[0]["params"])
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for param in self.mine:
+            param.sub_(param.grad, alpha=0.1)
+
+
+class Bare(torch.optim.Optimizer):
+    """Skips torch's constructor, as some wrappers do, and so has no hooks."""
+
+    def __init__(self, params):
+        self.param_groups = [{"params": list(params)}]
+        self.state, self.defaults = {}, {}
+
+    def step(self, closure=None):
+        pass
+
+
+def test_an_optimizer_that_does_not_step_its_param_groups_is_refused():
+    net, plan, _ = twins()
+    with pytest.raises(ValueError, match="Wrapping wraps another optimizer, its attribute 'inner': attach to that one"):
+        repopt.attach(Wrapping(adamw(net.parameters())), plan)
+    with pytest.raises(ValueError, match="Bare does not run torch's step hooks"):
+        repopt.attach(Bare(net.parameters()), plan)
+    optimizer = Remembering(net.parameters())
+    repopt.attach(optimizer, plan)
+    backward(net)
+    with pytest.raises(RuntimeError, match="Remembering moved the weight of '0' itself"):
+        optimizer.step()
+
+
+def test_a_model_moved_to_another_precision_is_refused():
+    net, plan, _ = twins()
+    ours, _ = attached_adamw(net, plan)
+    net.float()
+    net(torch.randn(4, 3, 8, 8)).square().mean().backward()
+    with pytest.raises(RuntimeError, match="the weight of '0' was moved or converted since attach"):
+        ours.step()

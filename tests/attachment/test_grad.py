@@ -56,10 +56,10 @@ def test_any_shape_sign_and_hyper_parameter(data):
 
 def wrong_multiplier(change):
     """A plan's multiplier with its taps changed."""
-    right = repopt.Plan.multiplier
+    right = repopt.Plan.multiplier_of
 
-    def multiplier(self, name, degree=1):
-        found = right(self, name, degree)
+    def multiplier(self, name, weight, degree=1):
+        found = right(self, name, weight, degree)
         return Multiplier(shape=found.shape, taps=change(self, name, found), diagonals=found.diagonals)
 
     return multiplier
@@ -78,7 +78,7 @@ def even(plan, name, found):
 @pytest.mark.parametrize("change", [signed, even])
 def test_with_a_wrong_multiplier_the_models_part(change, monkeypatch):
     net, plan, twin = twins()
-    monkeypatch.setattr(repopt.Plan, "multiplier", wrong_multiplier(change))
+    monkeypatch.setattr(repopt.Plan, "multiplier_of", wrong_multiplier(change))
     ours = sgd(net.parameters())
     repopt.attach(ours, plan)
     train(net, ours, 20)
@@ -127,3 +127,31 @@ def test_gradients_are_not_kept_alive():
     grad = weakref.ref(net[3].weight.grad)
     ours.zero_grad(set_to_none=True)
     assert grad() is None
+
+
+@pytest.mark.parametrize("implementation", [{"foreach": False}, {"foreach": True}, {"fused": True}])
+def test_a_backward_onto_a_multiplied_gradient_is_refused(implementation):
+    net, plan, _ = twins()
+    ours = sgd(net.parameters(), **implementation)
+    repopt.attach(ours, plan)
+    backward(net)
+    backward(net)
+    ours.step()
+    with pytest.raises(RuntimeError, match=r"added to the gradient of '\d' that the last step\(\) multiplied"):
+        backward(net)
+    for set_to_none in (True, False):
+        ours.zero_grad(set_to_none=set_to_none)
+        backward(net)
+        ours.step()
+
+
+def test_a_model_converted_after_attach_is_trained_in_its_new_precision():
+    net, plan, twin = twins()
+    net.float()
+    ours = sgd(net.parameters())
+    repopt.attach(ours, plan)
+    net.double()
+    net.load_state_dict(repopt.merge(twin).state_dict())
+    train(net, ours, 20)
+    train(twin, sgd(twin.parameters()), 20)
+    assert apart(net, twin) <= EXACT

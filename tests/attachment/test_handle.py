@@ -50,7 +50,9 @@ def test_a_weight_that_the_optimizer_does_not_hold_is_named():
     with pytest.raises(ValueError, match=r"does not hold the weight of '2'"):
         repopt.attach(torch.optim.SGD(net[0].parameters(), lr=0.1), plan)
     with pytest.raises(ValueError, match=r"the weight of '0' and of 1 more planned operators"):
-        repopt.attach(torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1), plan)
+        repopt.attach(torch.optim.SGD([net[0].bias], lr=0.1), plan)
+    with pytest.raises(ValueError, match=r"holds no parameter of the plan's model"):
+        repopt.attach(torch.optim.SGD(copy.deepcopy(net).parameters(), lr=0.1), plan)
 
 
 def test_attaching_twice_is_refused():

@@ -167,3 +167,36 @@ def test_scales_given_in_another_order_or_as_numbers_have_the_same_fingerprint()
     train(net, optimizer, 1)
     attached(WAYS["grad"].theirs)(net.parameters(), other).load_state_dict(optimizer.state_dict())
     assert planned(net).operators == one.operators
+
+
+def thawed(way):
+    """An operator whose param group was added after the start."""
+    torch.manual_seed(0)
+    net = small_net()
+    plan = planned(net)
+    plan.init_()
+    net[3].weight.requires_grad_(False)
+    optimizer = way.start([param for param in net.parameters() if param.requires_grad], plan)
+    net[3].weight.requires_grad_(True)
+    optimizer.add_param_group({"params": [net[3].weight]})
+    return net, optimizer
+
+
+@pytest.mark.parametrize("steps", [0, 5])
+def test_an_operator_whose_group_was_added_later_is_resumed_too(way, steps):
+    net, optimizer = thawed(way)
+    train(net, optimizer, steps)
+    weights, state = copy.deepcopy(net.state_dict()), copy.deepcopy(optimizer.state_dict())
+    train(net, optimizer, 5, first=steps)
+    other, fresh = thawed(way)
+    other.load_state_dict(weights)
+    fresh.load_state_dict(state)
+    train(other, fresh, 5, first=steps)
+    assert torch.equal(other[3].weight, net[3].weight)
+
+
+def test_the_state_of_another_closed_form_is_refused():
+    net, plan, optimizer = trained(WAYS["closed"])
+    for other in (repopt.optim.Lion, repopt.optim.Adam):
+        with pytest.raises(ValueError, match="made with other scales, branches or another route"):
+            other(net.parameters(), plan).load_state_dict(optimizer.state_dict())

@@ -144,7 +144,7 @@ def test_options_out_of_range_are_refused(options, words):
 
 
 def test_a_plan_is_what_they_take():
-    with pytest.raises(TypeError, match=r"what repopt\.plan\(model, \.\.\.\) returns, not float"):
+    with pytest.raises(TypeError, match=r"what repopt\.plan\(model, \.\.\.\) returns, not a float"):
         repopt.optim.AdamW(nn.Linear(1, 1).parameters(), 0.1)
 
 
@@ -161,3 +161,44 @@ def test_a_sparse_gradient_is_refused():
     table(torch.tensor([1])).sum().backward()
     with pytest.raises(TypeError, match="dense gradients only"):
         optimizer.step()
+
+
+def test_coupled_decay_of_a_single_group_is_refused_too():
+    net, plan, _ = twins()
+    groups = [{"params": list(net.parameters()), "weight_decay": 0.3}]
+    with pytest.raises(ValueError, match="no closed form"):
+        repopt.optim.Adam(groups, plan)
+    optimizer = repopt.optim.Adam(net.parameters(), plan)
+    optimizer.param_groups[0]["weight_decay"] = 0.3
+    loss_of(net).backward()
+    with pytest.raises(ValueError, match="no closed form"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("options", [{"foreach": True}, {"foreach": False}, {"capturable": True}])
+def test_lion_under_a_grad_scaler_with_one_overflow(options):
+    net, plan, _ = twins()
+    plain, scaled = copy.deepcopy(net), copy.deepcopy(net)
+    train(plain, repopt.optim.Lion(plain.parameters(), plan.on(plain), lr=0.01, weight_decay=0.1), 5)
+    optimizer = repopt.optim.Lion(scaled.parameters(), plan.on(scaled), lr=0.01, weight_decay=0.1, **options)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    for step in (0, 1, 2, None, 3, 4):
+        optimizer.zero_grad()
+        loss = loss_of(scaled, step or 0)
+        scaler.scale(loss * float("inf") if step is None else loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    torch.testing.assert_close(scaled[3].weight, plain[3].weight, rtol=1e-12, atol=1e-13)
+
+
+def test_a_model_converted_between_steps_is_trained_in_its_new_precision():
+    net, plan, _ = twins()
+    net.float()
+    optimizer = closed_adamw(net.parameters(), plan)
+    net(torch.ones(2, 3, 8, 8)).square().mean().backward()
+    optimizer.step()
+    net.double()
+    for state in optimizer.state.values():
+        state.update({key: value.double() for key, value in state.items() if key != "step"})
+    train(net, optimizer, 1)
+    assert {part.values.dtype for parts in optimizer._parts.values() for part in parts} == {torch.float64}

@@ -9,6 +9,7 @@ in place of the operators' weights. So GradScaler, zero_grad, schedulers and DDP
 a step leaves nothing swapped.
 """
 
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,6 +20,7 @@ from torch.optim import Optimizer
 
 from repopt import csla
 from repopt.attachment.closures import Arguments, with_closure
+from repopt.fingerprints import is_constant
 from repopt.held import held_weights
 from repopt.plans import Plan
 from repopt.sharding import is_sharded
@@ -37,12 +39,12 @@ class BranchRoute:
         self, optimizer: Optimizer, plan: Plan, kernels: Mapping[str, Mapping[str, Tensor]] | None = None
     ) -> None:
         self.plan = plan
-        self._modules = plan.modules()
+        self._sites = plan.sites()
+        self._given = kernels
         self._blocks = {name: _Branches(plan, name) for name in plan.operators}
         self._stand_in: Optimizer | None = None
         self._put_away: dict[Tensor, Any] = {}
-        for name, weight in held_weights(optimizer, self._modules).items():
-            self._start(optimizer, name, weight, None if kernels is None else kernels.get(name, {}))
+        self._held(optimizer)
         self._load(optimizer)  # what was loaded before attach
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
@@ -67,11 +69,8 @@ class BranchRoute:
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
         if optimizer is self._stand_in:  # a step that calls its parent's step
             return None
-        weights = held_weights(optimizer, self._modules)
-        for name, weight in weights.items():
-            if not self._blocks[name].kernels:  # its param group was added after attach
-                self._start(optimizer, name, weight, None)
-            self._blocks[name].follow(weight)
+        weights = self._held(optimizer)
+        self._follow(weights)
         self._stand_in = self._standing_in(optimizer, weights)
         args = (self._stand_in, *args[1:])
         wrapped = with_closure(args, kwargs, lambda closure: self._evaluating(closure, weights))
@@ -86,10 +85,16 @@ class BranchRoute:
         assert self._stand_in is not None
         self._take_over(optimizer, self._stand_in)
         self._stand_in = None
-        for name, weight in held_weights(optimizer, self._modules).items():
+        for name, weight in self._held(optimizer).items():
+            branches = self._blocks[name]
+            if branches.was_written(weight):
+                raise RuntimeError(
+                    f"{type(optimizer).__name__} moved the weight of {name!r} itself instead of what its param_groups "
+                    "hold, so it cannot take the branch route"
+                )
             if weight.grad is not None:
-                self._blocks[name].merge_into_(weight)
-            self._blocks[name].forget_grads()
+                branches.merge_into_(weight)
+            branches.forget_grads()
 
     def _evaluating(self, closure: Callable[[], Any], weights: Mapping[str, Tensor]) -> Callable[[], Any]:
         evaluations = 0
@@ -106,6 +111,30 @@ class BranchRoute:
             return loss
 
         return evaluate
+
+    def _held(self, optimizer: Optimizer) -> dict[str, Tensor]:
+        """The planned weights that the optimizer holds; one that is new to it gets its kernels here."""
+        weights = held_weights(optimizer, self._sites)
+        for name, weight in weights.items():
+            if not self._blocks[name].belongs_to(weight):
+                self._start(optimizer, name, weight)
+        return weights
+
+    def _follow(self, weights: Mapping[str, Tensor]) -> None:
+        """Spreads what was written to the weights from outside over the kernels.
+
+        Versions tell most writes; those through `.data` show only in the values, which are compared unless a CUDA graph
+        is being captured, where the host cannot look.
+        """
+        for name, weight in weights.items():
+            self._blocks[name].check_place(weight)
+        written = [name for name, weight in weights.items() if self._blocks[name].was_written(weight)]
+        others = [name for name in weights if name not in written]
+        if others and not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
+            flags = torch.stack([self._blocks[name].differs_from(weights[name]) for name in others]).tolist()
+            written += [name for name, differs in zip(others, flags, strict=True) if differs]
+        for name in written:
+            self._blocks[name].follow_(weights[name])
 
     def _split_grads(self, weights: Mapping[str, Tensor]) -> None:
         for name, weight in weights.items():
@@ -147,7 +176,7 @@ class BranchRoute:
     # the state
 
     def _save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
-        names = {id(weight): name for name, weight in held_weights(optimizer, self._modules).items()}
+        names = {id(weight): name for name, weight in self._held(optimizer).items()}
         for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
             planned = [names[id(param)] for param in group["params"] if id(param) in names]
             saved[_SAVED] = {name: self._blocks[name].saved() for name in planned}
@@ -155,20 +184,21 @@ class BranchRoute:
     @torch.no_grad()
     def _load(self, optimizer: Optimizer) -> None:
         """Takes the branches out of the param groups, where `load_state_dict` left them."""
+        self._held(optimizer)
         for group in optimizer.param_groups:
             on_device = bool(group.get("fused") or group.get("capturable"))
             for name, saved in group.pop(_SAVED, {}).items():
                 self._blocks[name].load(saved, on_device)
 
     @torch.no_grad()
-    def _start(self, optimizer: Optimizer, name: str, weight: Tensor, kernels: Mapping[str, Tensor] | None) -> None:
+    def _start(self, optimizer: Optimizer, name: str, weight: Tensor) -> None:
         if is_sharded(weight):
             raise ValueError(
                 f"the branch route does not work on sharded parameters such as the weight of {name!r}: with "
                 "fully_shard use SGD or one of repopt.optim"
             )
         branches = self._blocks[name]
-        branches.start(weight, kernels)
+        branches.start(weight, None if self._given is None else self._given.get(name, {}))
         found = optimizer.state.pop(weight, {})
         if found:
             branches.adopt(found, weight)
@@ -184,10 +214,14 @@ class _Branches:
         self.kernels: dict[str, nn.Parameter] = {}
         self.states: dict[Tensor, Any] = {}
         self._constants = plan.constants(name)
+        self._weight: weakref.ref[Tensor] | None = None
         self._seen: tuple[int, int] | None = None
 
     def start(self, weight: Tensor, kernels: Mapping[str, Tensor] | None) -> None:
         """From kernels of the block's own, or from the split of least norm."""
+        self._weight = weakref.ref(weight)
+        self._seen = None
+        self.states.clear()
         self._constants = {branch: constant.to(weight) for branch, constant in self._constants.items()}
         if kernels is None:
             kernels = csla.least_norm_split(self.block, self._constants, weight, self.name)
@@ -198,10 +232,13 @@ class _Branches:
             for branch in self.block.branches
         }
 
+    def belongs_to(self, weight: Tensor) -> bool:
+        return self._weight is not None and self._weight() is weight
+
     def adopt(self, state: Mapping[str, Any], weight: Tensor) -> None:
         """Gives each kernel what the optimizer's constructor left for the weight, such as Adagrad's first sum."""
         for key, value in state.items():
-            if isinstance(value, Tensor) and value.ndim and not (value == value.flatten()[0]).all():
+            if isinstance(value, Tensor) and not is_constant(value):
                 raise ValueError(
                     f"the optimizer already holds a state of {self.name!r} ({key}) that the block cannot take over: "
                     "attach before the first step"
@@ -214,18 +251,25 @@ class _Branches:
                 for key, value in state.items()
             }
 
-    def follow(self, weight: Tensor) -> None:
-        """Spreads what was written to the weight from outside since our last write over the kernels."""
-        if weight.device != next(iter(self.kernels.values())).device:
+    def check_place(self, weight: Tensor) -> None:
+        kernel = next(iter(self.kernels.values()))
+        if (weight.device, weight.dtype) != (kernel.device, kernel.dtype):
             raise RuntimeError(
-                f"the weight of {self.name!r} was moved to another device since attach: attach after moving"
+                f"the weight of {self.name!r} was moved or converted since attach: move the model first, then make and "
+                "attach an optimizer"
             )
-        if self._seen == _version(weight):
-            return
-        change = weight.detach() - csla.equivalent_kernel(self.block, self._constants, self.kernels)
-        if change.any():
-            for branch, part in csla.least_norm_split(self.block, self._constants, change, self.name).items():
-                self.kernels[branch].add_(part)
+
+    def was_written(self, weight: Tensor) -> bool:
+        return self._seen != _version(weight)
+
+    def differs_from(self, weight: Tensor) -> Tensor:
+        """Whether the weight is not what the kernels make, as a tensor."""
+        return (weight.detach() != csla.equivalent_kernel(self.block, self._constants, self.kernels)).any()
+
+    def follow_(self, weight: Tensor) -> None:
+        followed = csla.following(self.block, self._constants, self.kernels, weight, self.name)
+        for branch, kernel in self.kernels.items():
+            kernel.copy_(followed[branch])
         self._seen = _version(weight)
 
     def split_grad(self, grad: Tensor | None) -> None:
@@ -270,7 +314,7 @@ def _as_state(key: str, value: Any, kernel: Tensor, on_device: bool) -> Any:
         return value
     if key == "step":
         return value.to(kernel.device, torch.float32) if on_device else value
-    return value.to(kernel.device, kernel.dtype if value.is_floating_point() else value.dtype)
+    return value.to(kernel.device, kernel.dtype if value.is_floating_point() and value.ndim else value.dtype)
 
 
 def _version(weight: Tensor) -> tuple[int, int]:

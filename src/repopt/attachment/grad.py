@@ -8,6 +8,7 @@ for a gradient.
 
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch.optim import Optimizer
 
 from repopt.attachment.closures import Arguments, with_closure
 from repopt.held import held_weights
-from repopt.multiplier import Multiplier, multiply_
+from repopt.multiplier import multiply_
 from repopt.plans import Plan
 from repopt.sharding import local_rows
 
@@ -28,18 +29,22 @@ class GradRoute:
 
     def __init__(self, optimizer: Optimizer, plan: Plan) -> None:
         self.plan = plan
-        self._modules = plan.modules()
-        self._multipliers = {name: plan.multiplier(name) for name in plan.operators}
+        self._sites = plan.sites()
         self._done: dict[str, tuple[weakref.ref[Tensor], int]] = {}
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
+            *(
+                site.weight.register_post_accumulate_grad_hook(partial(self._refuse_more, name))  # type: ignore[no-untyped-call]
+                for name, site in self._sites.items()
+                if site.weight.requires_grad
+            ),
         ]
 
     @property
     def nbytes(self) -> int:
         """What the multipliers take."""
-        return sum(multiplier.nbytes for multiplier in self._multipliers.values())
+        return sum(self.plan.multiplier_of(name, site.weight).nbytes for name, site in self._sites.items())
 
     def detach(self, optimizer: Optimizer) -> None:
         for hook in self._hooks:
@@ -73,18 +78,23 @@ class GradRoute:
                     f"the gradient of {name!r} was multiplied for an earlier step and has not changed since: call "
                     "zero_grad() and backward() before the next step()"
                 )
-        multiply_(list(grads.values()), [self._multiplier(name, grad) for name, grad in grads.items()])
+        multipliers = [self.plan.multiplier_of(name, self._sites[name].weight) for name in grads]
+        multiply_(list(grads.values()), multipliers)
         self._mark(grads)
 
     def _grads(self, optimizer: Optimizer) -> dict[str, Tensor]:
-        weights = held_weights(optimizer, self._modules)
+        weights = held_weights(optimizer, self._sites)
         return {name: local_rows(weight.grad)[0] for name, weight in weights.items() if weight.grad is not None}
 
-    def _multiplier(self, name: str, grad: Tensor) -> Multiplier:
-        known = self._multipliers[name]
-        if known.taps.device != grad.device or known.shape != grad.shape:  # moved or sharded since
-            self._multipliers[name] = self.plan.multiplier(name)
-        return self._multipliers[name]
+    def _refuse_more(self, name: str, weight: Tensor) -> None:
+        """After a backward pass: refuses a sum of a gradient that was multiplied and one that was not."""
+        known, version = self._done.get(name, (None, 0))
+        grad = weight.grad
+        if grad is not None and known is not None and known() is grad and grad._version == version + 1:
+            raise RuntimeError(
+                f"backward() added to the gradient of {name!r} that the last step() multiplied: call zero_grad() after "
+                "each step()"
+            )
 
     def _mark(self, grads: dict[str, Tensor]) -> None:
         self._done = {name: (weakref.ref(grad), grad._version) for name, grad in grads.items()}

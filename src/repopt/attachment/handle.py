@@ -14,7 +14,8 @@ from repopt.attachment.grad import GradRoute
 from repopt.fingerprints import fingerprint, refuse_other_state, stamp_, unstamp_
 from repopt.held import check_held
 from repopt.optim.base import RepOptimizer, refuse_copy
-from repopt.plans import Plan
+from repopt.plans import Plan, check_plan
+from repopt.reach import check_reached, unreached
 from repopt.rules import RULES, rule_of
 
 Route = Literal["auto", "grad", "branch"]
@@ -52,13 +53,19 @@ def attach(
         >>> optimizer = torch.optim.RAdam(net.parameters(), lr=1e-3)
         >>> handle = attach(optimizer, plan, kernels=kernels)
     """
+    check_plan(plan)
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"attach takes a torch optimizer first and the plan second, not a {type(optimizer).__name__}")
     if route not in {"auto", "grad", "branch"}:
         raise ValueError(f"route is 'auto', 'grad' or 'branch', not {route!r}")
     if hasattr(optimizer, _ATTRIBUTE):
         raise ValueError("this optimizer is attached to a plan already: call detach() on its handle first")
     _check_attachable(optimizer)
-    check_held(optimizer, plan.modules())
+    check_held(optimizer, plan)
     chosen, exact = _choose(optimizer, route, allow_inexact)
+    if not allow_inexact:
+        check_reached(plan)
+    exact = exact and unreached(plan) is None
     mark = fingerprint(plan, chosen)
     stamp_(optimizer, mark)
     try:
@@ -110,6 +117,11 @@ def _check_attachable(optimizer: Optimizer) -> None:
     name = type(optimizer).__name__
     if isinstance(optimizer, RepOptimizer):
         raise ValueError(f"repopt.optim.{name} trains the imagined blocks as it is: it is not attached")
+    inner = next((key for key, value in vars(optimizer).items() if isinstance(value, Optimizer)), None)
+    if inner is not None:
+        raise ValueError(f"{name} wraps another optimizer, its attribute {inner!r}: attach to that one")
+    if not hasattr(optimizer, "_optimizer_step_pre_hooks") or not hasattr(type(optimizer).step, "hooked"):
+        raise ValueError(f"{name} does not run torch's step hooks, so it cannot be attached")
     if any(group.get("differentiable") for group in optimizer.param_groups):
         raise ValueError(f"{name}(differentiable=True) cannot be attached: gradients are changed in place")
     outside = next((verb for verb in ("train", "first_step") if callable(getattr(optimizer, verb, None))), None)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from repopt.optim.base import RepOptimizer, gated
+from repopt.optim.base import RepOptimizer, gated, wants_foreach
 from repopt.parts import Part, sum_over
 from repopt.plans import Plan
 from repopt.sharding import local_rows
@@ -74,7 +74,7 @@ class AdamW(RepOptimizer):
             return
         firsts, seconds = ([local_rows(state[key])[0] for state in states] for key in ("exp_avg", "exp_avg_sq"))
         beta1, beta2 = group["betas"]
-        update_moments_(firsts, seconds, grads, beta1, beta2, gate, foreach=_foreach(group, grads))
+        update_moments_(firsts, seconds, grads, beta1, beta2, gate, foreach=wants_foreach(group, grads))
         for param, state, first, second in zip(params, states, firsts, seconds, strict=True):
             state["step"] += gate
             if group["amsgrad"]:
@@ -117,12 +117,23 @@ class Adam(AdamW):
         amsgrad: bool = False,
         **options: Any,
     ) -> None:
-        if weight_decay:
-            raise ValueError(
-                "Adam's coupled weight decay has no closed form: use repopt.optim.AdamW for the decoupled one, or "
-                "repopt.attach(torch.optim.Adam(..., weight_decay=...), plan), which takes the branch route"
-            )
         super().__init__(params, plan, lr, betas, eps, weight_decay, amsgrad, **options)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        super().add_param_group(param_group)
+        _refuse_decay(param_group)
+
+    def _step_group(self, group: dict[str, Any], names: dict[int, str], gate: float | Tensor) -> None:
+        _refuse_decay(group)
+        super()._step_group(group, names, gate)
+
+
+def _refuse_decay(group: dict[str, Any]) -> None:
+    if group["weight_decay"]:
+        raise ValueError(
+            "Adam's coupled weight decay has no closed form: use repopt.optim.AdamW for the decoupled one, or "
+            "repopt.attach(torch.optim.Adam(..., weight_decay=...), plan), which takes the branch route"
+        )
 
 
 def update_moments_(
@@ -164,9 +175,3 @@ def block_update(parts: list[Part] | None, first: Tensor, root: Tensor, eps: flo
 def _count(step: Tensor, dtype: torch.dtype) -> Tensor:
     """The step count in the precision of the moments: a power of beta in float32 is good to six digits only."""
     return step.to(torch.promote_types(dtype, torch.float32))
-
-
-def _foreach(group: dict[str, Any], grads: list[Tensor]) -> bool:
-    if group["foreach"] is None:
-        return grads[0].device.type == "cuda"
-    return bool(group["foreach"])

@@ -11,7 +11,8 @@ from torch.optim.optimizer import ParamsT
 from repopt.fingerprints import fingerprint, refuse_other_state, stamp_
 from repopt.held import check_held, held_weights
 from repopt.parts import Part, parts_of
-from repopt.plans import Plan, standing_in
+from repopt.plans import Plan, check_plan, standing_in
+from repopt.reach import check_reached
 from repopt.sharding import local_rows
 
 
@@ -28,15 +29,15 @@ class RepOptimizer(Optimizer):
     _step_supports_amp_scaling = True
 
     def __init__(self, params: ParamsT, plan: Plan, defaults: dict[str, Any]) -> None:
-        if not isinstance(plan, Plan):
-            raise TypeError(f"plan is what repopt.plan(model, ...) returns, not {type(plan).__name__}")
+        check_plan(plan)
         _check_options(**defaults)
         super().__init__(params, defaults)
         self.plan = standing_in(plan)
-        self._modules = self.plan.modules()
+        self._sites = self.plan.sites()
         self._parts: dict[str, list[Part]] = {}
-        check_held(self, self._modules)
-        stamp_(self, fingerprint(self.plan, "closed"))
+        check_held(self, self.plan)
+        check_reached(self.plan)
+        stamp_(self, fingerprint(self.plan, f"closed-{type(self).__name__}"))
         self.register_load_state_dict_pre_hook(refuse_other_state)
         self.__dict__["__reduce_ex__"] = refuse_copy
 
@@ -53,7 +54,7 @@ class RepOptimizer(Optimizer):
                 loss = closure()
         gate = self._gate()
         if gate is not None:
-            names = {id(weight): name for name, weight in held_weights(self, self._modules).items()}
+            names = {id(weight): name for name, weight in held_weights(self, self._sites).items()}
             for group in self.param_groups:
                 self._step_group(group, names, gate)
         return loss
@@ -91,7 +92,7 @@ class RepOptimizer(Optimizer):
             return None
         local, rows = local_rows(param)
         known = self._parts.get(name)
-        if known is None or known[0].values.device != local.device:
+        if known is None or known[0].values.device != local.device or known[0].values.dtype != local.dtype:
             sizes = {branch: constant.abs() for branch, constant in self.plan.constants(name).items()}
             known = self._parts[name] = parts_of(self.plan.blocks[name], sizes, local, rows)
         return known
@@ -109,6 +110,11 @@ class RepOptimizer(Optimizer):
 def gated(value: float | Tensor, gate: float | Tensor, like: Tensor) -> float | Tensor:
     """A value, or 0 where the gate is shut, in the precision of what it is used on."""
     return value * gate.to(like) if isinstance(gate, Tensor) else value
+
+
+def wants_foreach(group: dict[str, Any], grads: list[Tensor]) -> bool:
+    """As the group says; where it says nothing, on CUDA."""
+    return grads[0].device.type == "cuda" if group["foreach"] is None else bool(group["foreach"])
 
 
 def refuse_copy(protocol: int) -> Any:

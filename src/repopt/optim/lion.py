@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from repopt.optim.base import RepOptimizer, gated
+from repopt.optim.base import RepOptimizer, gated, wants_foreach
 from repopt.parts import Part, sum_over
 from repopt.plans import Plan
 from repopt.sharding import local_rows
@@ -26,6 +26,7 @@ class Lion(RepOptimizer):
         betas: weight of the moment in the step, and its decay.
         weight_decay: decoupled, applied to W' once.
         maximize: go uphill.
+        foreach: update the moments of all parameters at once; on CUDA unless said otherwise.
         capturable: let a CUDA graph hold a step under GradScaler.
 
     Example:
@@ -42,6 +43,7 @@ class Lion(RepOptimizer):
         weight_decay: float = 0.0,
         *,
         maximize: bool = False,
+        foreach: bool | None = None,
         capturable: bool = False,
     ) -> None:
         options = {
@@ -49,18 +51,31 @@ class Lion(RepOptimizer):
             "betas": betas,
             "weight_decay": weight_decay,
             "maximize": maximize,
+            "foreach": foreach,
             "capturable": capturable,
         }
         super().__init__(params, plan, options)
 
     def _step_group(self, group: dict[str, Any], names: dict[int, str], gate: float | Tensor) -> None:
         beta1, beta2 = group["betas"]
+        params, grads, moments = [], [], []
         for param, grad in self._grads(group, gate):
             state = self.state[param]
             if not state:
                 state["exp_avg"] = torch.zeros_like(param, memory_format=torch.preserve_format)
-            moment = local_rows(state["exp_avg"])[0]
-            sign = moment.lerp(grad, 1 - beta1).sign_()
+            params.append(param)
+            grads.append(grad)
+            moments.append(local_rows(state["exp_avg"])[0])
+        if not params:
+            return
+        at_once = wants_foreach(group, grads) and not isinstance(gate, Tensor)
+        means = (
+            torch._foreach_lerp(moments, grads, 1 - beta1)
+            if at_once
+            else [moment.lerp(grad, 1 - beta1) for moment, grad in zip(moments, grads, strict=True)]
+        )
+        for param, mean in zip(params, means, strict=True):
+            sign = mean.sign_()
             parts = self._parts_of(names.get(id(param)), param)
             update = sign if parts is None else sum_over(parts, sign, partial(_of_branch, sign))
             local = local_rows(param)[0]
@@ -68,6 +83,10 @@ class Lion(RepOptimizer):
             if group["weight_decay"]:
                 local.mul_(1 - lr * group["weight_decay"])
             local.sub_(update.mul_(lr))
+        if at_once:
+            torch._foreach_lerp_(moments, grads, 1 - beta2)
+            return
+        for moment, grad in zip(moments, grads, strict=True):
             moment.lerp_(grad, gated(1 - beta2, gate, moment))
 
 
