@@ -7,15 +7,14 @@ that fill the operator's groups fold into one tensor over output channels and ta
 branch of finer groups is a block diagonal on top. M at full size is made only when asked for.
 """
 
-import functools
-import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from repopt.branches import Block
+from repopt.gpu import takes_kernels
 from repopt.parts import Part, parts_of
 
 # Multiplying a contiguous kernel by (O, 1, 3, 3) runs inner loops of 9 on a CPU; a tile of this many input channels
@@ -111,20 +110,11 @@ def multiply_(grads: Sequence[Tensor], multipliers: Sequence[Multiplier]) -> Non
 def _multiply_at_once_(grad: Tensor, multiplier: Multiplier) -> bool:
     """On a GPU with Triton, the whole product in one pass; False where this was not done."""
     on_top = multiplier.diagonals
-    if grad.device.type != "cuda" or len(on_top) > 1 or any(not part.placement.is_identity for part in on_top):
+    if len(on_top) > 1 or any(not part.placement.is_identity for part in on_top) or not takes_kernels(grad):
         return False
-    multiply_rows_ = _triton()
-    identity = on_top[0].values if on_top else None
-    return multiply_rows_ is not None and multiply_rows_(grad, multiplier.taps, identity, multiplier.first)
-
-
-@functools.cache
-def _triton() -> Callable[[Tensor, Tensor, Tensor | None, int], bool] | None:
-    if importlib.util.find_spec("triton") is None:
-        return None
     from repopt.multiplier_triton import multiply_rows_
 
-    return multiply_rows_
+    return multiply_rows_(grad, multiplier.taps, on_top[0].values if on_top else None, multiplier.first)
 
 
 def _multiply_by_taps_(grad: Tensor, taps: Tensor) -> None:

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from repopt import csla
 from repopt.attachment.closures import Arguments, with_closure
 from repopt.fingerprints import is_constant
+from repopt.gpu import is_capturing
 from repopt.held import held_weights
 from repopt.plans import Plan
 from repopt.sharding import is_sharded
@@ -130,7 +131,7 @@ class BranchRoute:
             self._blocks[name].check_place(weight)
         written = [name for name, weight in weights.items() if self._blocks[name].was_written(weight)]
         others = [name for name in weights if name not in written]
-        if others and not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
+        if others and not is_capturing(weights[others[0]]):
             flags = torch.stack([self._blocks[name].differs_from(weights[name]) for name in others]).tolist()
             written += [name for name, differs in zip(others, flags, strict=True) if differs]
         for name in written:

@@ -8,7 +8,6 @@ for a gradient.
 
 import weakref
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from repopt.attachment.closures import Arguments, with_closure
+from repopt.gpu import is_capturing
 from repopt.held import held_weights
 from repopt.multiplier import multiply_
 from repopt.plans import Plan
@@ -31,14 +31,10 @@ class GradRoute:
         self.plan = plan
         self._sites = plan.sites()
         self._done: dict[str, tuple[weakref.ref[Tensor], int]] = {}
+        self._sample: tuple[str, Tensor] = "", torch.zeros(())
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
-            *(
-                site.weight.register_post_accumulate_grad_hook(partial(self._refuse_more, name))  # type: ignore[no-untyped-call]
-                for name, site in self._sites.items()
-                if site.weight.requires_grad
-            ),
         ]
 
     @property
@@ -71,13 +67,7 @@ class GradRoute:
     @torch.no_grad()
     def _multiply_(self, optimizer: Optimizer) -> None:
         grads = self._grads(optimizer)
-        for name, grad in grads.items():
-            known, version = self._done.get(name, (None, 0))
-            if known is not None and known() is grad and version == grad._version:
-                raise RuntimeError(
-                    f"the gradient of {name!r} was multiplied for an earlier step and has not changed since: call "
-                    "zero_grad() and backward() before the next step()"
-                )
+        self._check_new(grads)
         multipliers = [self.plan.multiplier_of(name, self._sites[name].weight) for name in grads]
         multiply_(list(grads.values()), multipliers)
         self._mark(grads)
@@ -86,15 +76,30 @@ class GradRoute:
         weights = held_weights(optimizer, self._sites)
         return {name: local_rows(weight.grad)[0] for name, weight in weights.items() if weight.grad is not None}
 
-    def _refuse_more(self, name: str, weight: Tensor) -> None:
-        """After a backward pass: refuses a sum of a gradient that was multiplied and one that was not."""
+    def _check_new(self, grads: dict[str, Tensor]) -> None:
+        """Refuses gradients that an earlier step multiplied.
+
+        A gradient that is the same tensor and was not written to since, as far as torch's version tells, is suspect.
+        The replay of a CUDA graph writes without a new version, and so do foreach kernels: a few values decide.
+        """
+        name, values = self._sample
         known, version = self._done.get(name, (None, 0))
-        grad = weight.grad
-        if grad is not None and known is not None and known() is grad and grad._version == version + 1:
+        grad = grads.get(name)
+        if grad is None or known is None or known() is not grad or version != grad._version or is_capturing(grad):
+            return
+        if values.any() and torch.equal(values, _few(grad)):
             raise RuntimeError(
-                f"backward() added to the gradient of {name!r} that the last step() multiplied: call zero_grad() after "
-                "each step()"
+                f"the gradient of {name!r} was multiplied for an earlier step and has not changed since: call "
+                "zero_grad() and backward() before the next step()"
             )
 
     def _mark(self, grads: dict[str, Tensor]) -> None:
         self._done = {name: (weakref.ref(grad), grad._version) for name, grad in grads.items()}
+        name = next((name for name, grad in grads.items() if grad.numel()), "")
+        if name in grads and not is_capturing(grads[name]):
+            self._sample = name, _few(grads[name])
+
+
+def _few(grad: Tensor) -> Tensor:
+    """A copy of some entries of the first row."""
+    return grad[0].flatten()[:16].clone()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from repopt.gpu import takes_kernels
 from repopt.optim.base import RepOptimizer, gated, wants_foreach
 from repopt.parts import Part, sum_over
 from repopt.plans import Plan
@@ -62,14 +63,18 @@ class AdamW(RepOptimizer):
             "foreach": foreach,
             "capturable": capturable,
         }
+        self._rows: dict[str, tuple[list[Part], Any]] = {}
         super().__init__(params, plan, options)
 
     def _step_group(self, group: dict[str, Any], names: dict[int, str], gate: float | Tensor) -> None:
         params, grads, states = [], [], []
         for param, grad in self._grads(group, gate):
+            state = self._state(param, group)
+            if self._step_at_once(param, grad, state, group, names.get(id(param)), gate):
+                continue
             params.append(param)
             grads.append(grad)
-            states.append(self._state(param, group))
+            states.append(state)
         if not params:
             return
         firsts, seconds = ([local_rows(state[key])[0] for state in states] for key in ("exp_avg", "exp_avg_sq"))
@@ -88,6 +93,49 @@ class AdamW(RepOptimizer):
             if group["weight_decay"]:
                 local.mul_(1 - lr * group["weight_decay"])
             local.sub_(update.mul_(lr / (1 - beta1**step)))
+
+    def _step_at_once(
+        self,
+        param: Tensor,
+        grad: Tensor,
+        state: dict[str, Any],
+        group: dict[str, Any],
+        name: str | None,
+        gate: float | Tensor,
+    ) -> bool:
+        """On a GPU with Triton, the whole step of a planned weight in one pass; False where this was not done."""
+        numbers = not isinstance(gate, Tensor) and not isinstance(group["lr"], Tensor)
+        if name is None or not numbers or group["amsgrad"] or grad.dtype == torch.float64 or not takes_kernels(grad):
+            return False
+        from repopt.optim import adam_triton
+
+        local, rows = local_rows(param)
+        first, second = (local_rows(state[key])[0] for key in ("exp_avg", "exp_avg_sq"))
+        parts = self._parts_of(name, param)
+        assert parts is not None
+        if self._rows.get(name, (None,))[0] is not parts:
+            self._rows[name] = parts, adam_triton.RowsOfScales(parts, local, 0 if rows is None else rows.start)
+        scales = self._rows[name][1]
+        if not scales.takes or not local.numel() or not adam_triton.is_dense_in_rows([local, grad, first, second]):
+            return False
+        state["step"] += 1
+        adam_triton.adamw_rows_(
+            local,
+            grad,
+            first,
+            second,
+            state["step"] if group["capturable"] else state["step"].item(),
+            scales,
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            betas=group["betas"],
+            eps=group["eps"],
+        )
+        return True
+
+    @property
+    def nbytes(self) -> int:
+        return super().nbytes + sum(int(scales.nbytes) for _, scales in self._rows.values())
 
     def _state(self, param: Tensor, group: dict[str, Any]) -> dict[str, Any]:
         state: dict[str, Any] = self.state[param]

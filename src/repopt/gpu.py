@@ -1,0 +1,21 @@
+"""Whether GPU kernels of our own can run: they need Triton, which comes with torch's CUDA wheels on Linux."""
+
+import functools
+import importlib.util
+
+import torch
+from torch import Tensor
+
+
+@functools.cache
+def has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def takes_kernels(tensor: Tensor) -> bool:
+    return tensor.device.type == "cuda" and has_triton()
+
+
+def is_capturing(tensor: Tensor) -> bool:
+    """Whether a CUDA graph is being captured, so that the host cannot look at values."""
+    return tensor.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
