@@ -1,6 +1,6 @@
 """Writes the pages of docs/ that are made from tables: `python docs/generate.py`, or `make docs`.
 
-exactness.md and optimizers.md come from repopt.rules, performance.md from results/bench_step.csv.
+exactness.md and optimizers.md come from repopt.rules, performance.md and the README's table from results/bench_step.csv.
 """
 
 import csv
@@ -9,6 +9,7 @@ from pathlib import Path
 from repopt.rules import RULES, UNKNOWN, Rule
 
 ROOT = Path(__file__).parents[1]
+START, END = "<!-- step costs, by docs/generate.py -->", "<!-- end of step costs -->"
 NOTE = "<!-- made by docs/generate.py: change that, not this -->\n\n"
 
 
@@ -28,9 +29,10 @@ the block starts from: then pass `kernels=plan.init_()`.
 |---|---|---|---|---|
 {chr(10).join(rows)}
 | any other class | {_route(UNKNOWN)} | | as it does | it {UNKNOWN.why} |
-| `repopt.optim.AdamW`, `Adam`, `Lion` | closed form, not attached | 0 | never | eps is applied in each branch |
+| `repopt.optim.AdamW`, `Adam`, `Lion` | closed form, not attached | 0 | never | it sums over the branches in its own step |
 
-- **grad**: the gradient is multiplied by the Grad Mult before the step. No state of its own, 0.2% of the weights in memory.
+- **grad**: the gradient is multiplied by the Grad Mult before the step. No state of its own; the multiplier is kept structured
+  and is small ([what a step costs](performance.md)).
 - **branch**: the optimizer steps the branches' own kernels, and the operator's weight is their sum. The forward and backward
   pass stay the plain model's; for RepVGG's branches the kernels take 1.11 times the weight and each of the optimizer's
   states 0.11 more.
@@ -92,9 +94,34 @@ optimizer = repopt.optim.Lion(net.parameters(), plan, lr=1e-4, weight_decay=1.0)
 """
 
 
-def performance() -> str:
+def readme() -> str:
+    """The README with its table of step costs brought up to date."""
+    shown = [row for row in _step_rows() if row["way"] != "stock" and _is_shown(row)]
+    lines = ["| optimizer | how | hardware | to the stock step | kept beside the state |", "|---|---|---|---:|---:|"]
+    lines += [
+        f"| {row['rule']}, {row['implementation']} | {row['way']} | {row['hardware']} | {float(row['ratio']):.2f}x | "
+        f"{float(row['repopt_bytes']) / 1e6:.2f} MB |"
+        for row in shown
+    ]
+    text = (ROOT / "README.md").read_text()
+    before, rest = text.split(START)
+    _, after = rest.split(END)
+    return f"{before}{START}\n" + "\n".join(lines) + f"\n{END}{after}"
+
+
+def _is_shown(row: dict[str, str]) -> bool:
+    on_gpu = row["implementation"] == "fused, graph"
+    on_cpu = row["implementation"] == "fused" and "cores" in row["hardware"]
+    return row["memory_format"] == "contiguous" and (on_gpu or on_cpu)
+
+
+def _step_rows() -> list[dict[str, str]]:
     with (ROOT / "results" / "bench_step.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+        return list(csv.DictReader(file))
+
+
+def performance() -> str:
+    rows = _step_rows()
     settings: dict[tuple[str, ...], list[dict[str, str]]] = {}
     keys = ("hardware", "threads", "model", "memory_format", "torch", "date")
     for row in rows:
@@ -156,9 +183,14 @@ def _table(setting: dict[str, str], rows: list[dict[str, str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES = {"exactness.md": exactness, "optimizers.md": optimizers, "performance.md": performance}
+PAGES = {
+    "docs/exactness.md": exactness,
+    "docs/optimizers.md": optimizers,
+    "docs/performance.md": performance,
+    "README.md": readme,
+}
 
 if __name__ == "__main__":
     for name, page in PAGES.items():
-        (ROOT / "docs" / name).write_text(page())
-        print(f"docs/{name}")
+        (ROOT / name).write_text(page())
+        print(name)

@@ -21,7 +21,7 @@ def test_every_snippet_runs(page, tmp_path, monkeypatch):
 def test_generated_pages_are_what_the_tables_say():
     generated = runpy.run_path(str(ROOT / "docs" / "generate.py"))
     for name, page in generated["PAGES"].items():
-        assert (ROOT / "docs" / name).read_text() == page(), f"run `make docs`: docs/{name} is not up to date"
+        assert (ROOT / name).read_text() == page(), f"run `make docs`: {name} is not up to date"
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -12,7 +12,7 @@ SOURCE = Path(repopt.__file__).parent
 LAYERS = [
     {"names", "operators", "sharding", "gpu", "multiplier_triton"},
     {"branches"},
-    {"scales", "csla", "parts"},
+    {"scales", "csla", "parts", "matching"},
     {"multiplier"},
     {"plans"},
     {"rules", "held", "fingerprints", "reach"},

@@ -1,5 +1,7 @@
 """Operators are known by the name of their module, without what wrappers put into it."""
 
+from collections.abc import Mapping, Sequence
+
 from torch import nn
 
 WRAPPERS = frozenset({"module", "_orig_mod", "_checkpoint_wrapped_module"})
@@ -27,3 +29,9 @@ def clean_modules(model: nn.Module) -> dict[str, nn.Module]:
             )
         modules[name], full_names[name] = module, full
     return modules
+
+
+def listed(names: Sequence[str] | Mapping[str, object], most: int = 5) -> str:
+    """Some names for a sentence, and how many more there are."""
+    shown = ", ".join(map(repr, list(names)[:most]))
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -4,8 +4,7 @@ A plan holds its model and knows operators by name, never by the identity of a p
 the model is wrapped, compiled or sharded, and `on` puts it on a copy.
 """
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -16,15 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from repopt import csla
-from repopt.branches import Block, Branch, imagine
+from repopt.branches import Block, imagine
 from repopt.csla import Convention, IdentityStart, Kernels
+from repopt.matching import Branches, declared_branches, matching_operators
 from repopt.multiplier import Multiplier, grad_mult
-from repopt.names import clean_modules
-from repopt.operators import LinearOperator, check_weight, is_linear_operator, operator_of, spell
+from repopt.names import clean_modules, listed
+from repopt.operators import LinearOperator, is_linear_operator, operator_of, spell
 from repopt.scales import Scales
 from repopt.sharding import local_rows
 
-Branches = Mapping[str, Sequence[Branch]]
 ScalesLike = Scales | Mapping[str, Mapping[str, Tensor | float]] | str | Path
 
 
@@ -50,10 +49,10 @@ def plan(model: nn.Module, branches: Branches | None = None, scales: ScalesLike 
     if not isinstance(model, nn.Module):
         raise TypeError(f"plan takes a model, not a {type(model).__name__}")
     if branches is None:
-        branches = _declared_branches(model)
+        branches = declared_branches(model)
     if not isinstance(branches, Mapping) or not all(isinstance(wanted, list | tuple) for wanted in branches.values()):
         raise TypeError(f"branches must be a dictionary {{pattern: [branches]}}, not {branches!r}")
-    operators = _matching_operators(model, branches)
+    operators = matching_operators(model, branches)
     blocks = {name: imagine(operator_of(module), wanted, name) for name, (module, wanted) in operators.items()}
     bare = Plan(model=model, blocks=blocks)
     return bare if scales is None else bare.with_scales(scales)
@@ -262,56 +261,6 @@ def standing_in(plan: Plan) -> Plan:
     return pair[1] if pair is not None and pair[0] is plan else plan
 
 
-def _declared_branches(model: nn.Module) -> Branches:
-    inner = clean_modules(model)[""]
-    declare = getattr(inner, "repopt_branches", None)
-    if declare is None:
-        raise ValueError(
-            f"{type(inner).__name__} does not declare its branches (a method repopt_branches): "
-            "give plan(model, {pattern: [branches]})"
-        )
-    declared: Branches = declare()
-    return declared
-
-
-def _matching_operators(model: nn.Module, branches: Branches) -> dict[str, tuple[LinearOperator, Sequence[Branch]]]:
-    modules = clean_modules(model)
-    patterns = [(_compiled(pattern), wanted) for pattern, wanted in branches.items()]
-    if not patterns:
-        raise ValueError("the plan is empty: give at least one {pattern: [branches]}")
-    for pattern, _ in patterns:
-        if not any(pattern.search(name) for name in modules):
-            known = [name for name, module in modules.items() if is_linear_operator(module)]
-            raise ValueError(
-                f"the pattern {pattern.pattern!r} matches no module; the linear operators are "
-                f"{_listed(known) or 'none'}"
-            )
-    operators: dict[str, tuple[LinearOperator, Sequence[Branch]]] = {}
-    owners: dict[int, str] = {}
-    for name, module in modules.items():
-        match = next(((pattern, wanted) for pattern, wanted in patterns if pattern.search(name)), None)
-        if match is None:
-            continue
-        if not is_linear_operator(module):
-            raise TypeError(
-                f"the pattern {match[0].pattern!r} matches {name!r}, a {type(module).__name__}, which is not a linear "
-                "operator (Conv1d, Conv2d, Conv3d, Linear): narrow the pattern"
-            )
-        check_weight(module, name)
-        owner = owners.setdefault(id(module.weight), name)
-        if owner != name:
-            raise ValueError(f"{owner!r} and {name!r} share one weight: plan it under one of the two names")
-        operators[name] = (module, match[1])
-    return operators
-
-
-def _compiled(pattern: str) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"the pattern {pattern!r} is not a regular expression: {error}") from error
-
-
 def check_plan(plan: object) -> None:
     """Raises unless this is a plan."""
     if not isinstance(plan, Plan):
@@ -336,14 +285,14 @@ def _check_scales(scales: Scales, blocks: Mapping[str, Block]) -> None:
     unknown = [name for name in scales if name not in blocks]
     if unknown:
         raise ValueError(
-            f"the scales speak of {_listed(unknown)}, which the plan does not hold: they are another model's"
+            f"the scales speak of {listed(unknown)}, which the plan does not hold: they are another model's"
         )
     for name, block in blocks.items():
         given = scales.get(name, {})
         for branch in given:
             if branch not in block.branches:
                 raise ValueError(
-                    f"the scales speak of branch {branch!r} of {name!r}, whose branches are {_listed(block.branches)}"
+                    f"the scales speak of branch {branch!r} of {name!r}, whose branches are {listed(block.branches)}"
                 )
         for branch, placement in block.branches.items():
             if branch not in given:
@@ -356,8 +305,3 @@ def _check_scales(scales: Scales, blocks: Mapping[str, Block]) -> None:
                     f"the scale of branch {branch!r} of {name!r} has {length} entries: it must be one number or one "
                     f"for each of the {channels} output channels"
                 )
-
-
-def _listed(names: Sequence[str] | Mapping[str, object], most: int = 5) -> str:
-    shown = ", ".join(map(repr, list(names)[:most]))
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
