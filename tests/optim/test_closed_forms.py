@@ -57,7 +57,7 @@ def test_maximizing_is_minimizing_the_negative(rule):
 # What breaks the equality
 
 
-def part_from(optimizer_train, monkeypatch, attribute, owner, wrong):
+def part_from(monkeypatch, attribute, owner, wrong):
     net, plan, twin = twins()
     monkeypatch.setattr(owner, attribute, wrong)
     train(net, closed_adamw(net.parameters(), plan), 20)
@@ -66,30 +66,29 @@ def part_from(optimizer_train, monkeypatch, attribute, owner, wrong):
 
 
 def test_signed_instead_of_absolute_scales_part_the_models(monkeypatch):
+    """s^2 m / (s root + eps): a negative scale turns the step around."""
     right = RepOptimizer._parts_of
 
     def signed(self, name, param):
         parts = right(self, name, param)
         if parts is None:
             return None
-        constants = list(self.plan.constants(name).values())
+        signs = [constant.sign().to(param) for constant in self.plan.constants(name).values()]
         return [
-            Part(placement=part.placement, values=part.values * constant.sign().to(part.values).view(part.values.shape))
-            for part, constant in zip(parts, constants, strict=True)
+            Part(placement=part.placement, values=part.values * sign.view(part.values.shape))
+            for part, sign in zip(parts, signs, strict=True)
         ]
 
-    assert part_from(train, monkeypatch, "_parts_of", RepOptimizer, signed) > 1e-2
+    assert part_from(monkeypatch, "_parts_of", RepOptimizer, signed) > 1e-2
 
 
 def test_an_eps_outside_the_sum_parts_the_models(monkeypatch):
     """m / (root + eps) times the multiplier of degree 0: right at eps = 0, wrong at eps = 1e-3."""
 
-    def outside(parts, first, root, eps):
-        if parts is None:
-            return first / (root + eps)
-        return adam.sum_over(parts, first, lambda part: part.read(first / (root + eps)) * part.values)
+    def outside(part, first, root, rate, norm, eps):
+        return part.read(first) * (part.values * rate), part.read(root) * norm + eps
 
-    assert part_from(train, monkeypatch, "block_update", adam, outside) > 1e-3
+    assert part_from(monkeypatch, "fraction", adam, outside) > 1e-3
 
 
 # What a user meets

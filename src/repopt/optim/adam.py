@@ -6,6 +6,8 @@ The block's moments are s_b * m and s_b^2 * v, so those of W' alone suffice. eps
 branch, and pulling it out of the sum would be another optimizer.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from torch.optim.optimizer import ParamsT
 
 from repopt.gpu import takes_kernels
 from repopt.optim.base import RepOptimizer, gated, wants_foreach
-from repopt.parts import Part, sum_over
+from repopt.parts import Part
 from repopt.plans import Plan
 from repopt.sharding import local_rows
 
@@ -67,32 +69,35 @@ class AdamW(RepOptimizer):
         super().__init__(params, plan, options)
 
     def _step_group(self, group: dict[str, Any], names: dict[int, str], gate: float | Tensor) -> None:
-        params, grads, states = [], [], []
+        slots = []
         for param, grad in self._grads(group, gate):
-            state = self._state(param, group)
-            if self._step_at_once(param, grad, state, group, names.get(id(param)), gate):
+            name, state = names.get(id(param)), self._state(param, group)
+            if self._step_at_once(param, grad, state, group, name, gate):
                 continue
-            params.append(param)
-            grads.append(grad)
-            states.append(state)
-        if not params:
-            return
-        firsts, seconds = ([local_rows(state[key])[0] for state in states] for key in ("exp_avg", "exp_avg_sq"))
-        beta1, beta2 = group["betas"]
-        update_moments_(firsts, seconds, grads, beta1, beta2, gate, foreach=wants_foreach(group, grads))
-        for param, state, first, second in zip(params, states, firsts, seconds, strict=True):
             state["step"] += gate
-            if group["amsgrad"]:
-                largest = local_rows(state["max_exp_avg_sq"])[0]
-                second = torch.maximum(largest, second, out=largest)
-            step = _count(state["step"], first.dtype) if group["capturable"] else state["step"].item()
-            root = second.sqrt().div_((1 - beta2**step) ** 0.5)
-            update = block_update(self._parts_of(names.get(id(param)), param), first, root, group["eps"])
-            local = local_rows(param)[0]
-            lr = gated(group["lr"], gate, local)
-            if group["weight_decay"]:
-                local.mul_(1 - lr * group["weight_decay"])
-            local.sub_(update.mul_(lr / (1 - beta1**step)))
+            slots.append(self._slot(name, param, grad, state, group))
+        if not slots:
+            return
+        betas, at_once = group["betas"], wants_foreach(group, slots[0].grad) and not isinstance(gate, Tensor)
+        if at_once:
+            update_moments_(slots, betas)
+        for slot in slots:
+            if not at_once:
+                update_moment_(slot, betas, gate)
+            step_(slot, gated(group["lr"], gate, slot.param), betas, group["eps"], group["weight_decay"])
+
+    def _slot(
+        self, name: str | None, param: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]
+    ) -> "Slot":
+        return Slot(
+            param=local_rows(param)[0],
+            grad=grad,
+            first=local_rows(state["exp_avg"])[0],
+            second=local_rows(state["exp_avg_sq"])[0],
+            largest=local_rows(state["max_exp_avg_sq"])[0] if group["amsgrad"] else None,
+            parts=self._parts_of(name, param),
+            step=_count(state["step"], grad.dtype) if group["capturable"] else state["step"].item(),
+        )
 
     def _step_at_once(
         self,
@@ -184,40 +189,64 @@ def _refuse_decay(group: dict[str, Any]) -> None:
         )
 
 
-def update_moments_(
-    firsts: list[Tensor],
-    seconds: list[Tensor],
-    grads: list[Tensor],
-    beta1: float,
-    beta2: float,
-    gate: float | Tensor,
-    *,
-    foreach: bool,
-) -> None:
-    """M <- beta1 m + (1 - beta1) g and v <- beta2 v + (1 - beta2) g^2; with a gate of 0 they stay."""
-    if foreach and not isinstance(gate, Tensor):
-        torch._foreach_lerp_(firsts, grads, 1 - beta1)
-        torch._foreach_mul_(seconds, beta2)
-        torch._foreach_addcmul_(seconds, grads, grads, 1 - beta2)
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """What the step of one parameter works on."""
+
+    param: Tensor
+    grad: Tensor
+    first: Tensor
+    second: Tensor
+    largest: Tensor | None
+    parts: list[Part] | None
+    step: float | Tensor
+
+
+def update_moments_(slots: Sequence[Slot], betas: tuple[float, float]) -> None:
+    """Sets m to beta1 m + (1 - beta1) g and v to beta2 v + (1 - beta2) g^2, of all slots at once."""
+    beta1, beta2 = betas
+    grads, seconds = [slot.grad for slot in slots], [slot.second for slot in slots]
+    torch._foreach_lerp_([slot.first for slot in slots], grads, 1 - beta1)
+    torch._foreach_mul_(seconds, beta2)
+    torch._foreach_addcmul_(seconds, grads, grads, 1 - beta2)
+
+
+def update_moment_(slot: Slot, betas: tuple[float, float], gate: float | Tensor) -> None:
+    """The same for one slot; with a gate of 0 the moments stay."""
+    beta1, beta2 = betas
+    slot.first.lerp_(slot.grad, gated(1 - beta1, gate, slot.first))
+    if isinstance(gate, Tensor):
+        slot.second.lerp_(slot.grad.square(), gated(1 - beta2, gate, slot.second))
+    else:
+        slot.second.mul_(beta2).addcmul_(slot.grad, slot.grad, value=1 - beta2)
+
+
+def step_(slot: Slot, lr: float | Tensor, betas: tuple[float, float], eps: float, weight_decay: float) -> None:
+    """W' <- (1 - lr wd) W' - lr sum_b embed_b( s_b^2 m / (|s_b| root + eps) ), from the moments."""
+    second = slot.second
+    if slot.largest is not None:
+        second = torch.maximum(slot.largest, second, out=slot.largest)
+    root = second.sqrt()
+    rate, norm = lr / (1 - betas[0] ** slot.step), (1 - betas[1] ** slot.step) ** -0.5
+    if weight_decay:
+        slot.param.mul_(1 - lr * weight_decay)
+    if slot.parts is None:
+        slot.param.addcdiv_(slot.first * rate, root.mul_(norm).add_(eps), value=-1)
         return
-    for first, second, grad in zip(firsts, seconds, grads, strict=True):
-        first.lerp_(grad, gated(1 - beta1, gate, first))
-        if isinstance(gate, Tensor):
-            second.lerp_(grad.square(), gated(1 - beta2, gate, second))
+    for part in slot.parts:
+        numerator, denominator = fraction(part, slot.first, root, rate, norm, eps)
+        if part.placement.covers:
+            slot.param.addcdiv_(numerator, denominator, value=-1)
         else:
-            second.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+            part.add_(slot.param, numerator.div_(denominator).neg_())
 
 
-def block_update(parts: list[Part] | None, first: Tensor, root: Tensor, eps: float) -> Tensor:
-    """sum_b embed_b( s_b^2 m / (|s_b| root + eps) ); without parts m / (root + eps)."""
-    if parts is None:
-        return first / (root + eps)
-
-    def of_branch(part: Part) -> Tensor:
-        size = part.values
-        return (part.read(first) * size.square()).div_((part.read(root) * size).add_(eps))
-
-    return sum_over(parts, first, of_branch)
+def fraction(
+    part: Part, first: Tensor, root: Tensor, rate: float | Tensor, norm: float | Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """A branch's update, rate * s^2 m over |s| root norm + eps; rate and norm are folded into the small factors."""
+    size = part.values
+    return part.read(first) * (size.square() * rate), (part.read(root) * (size * norm)).add_(eps)
 
 
 def _count(step: Tensor, dtype: torch.dtype) -> Tensor:

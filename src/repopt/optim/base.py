@@ -112,9 +112,9 @@ def gated(value: float | Tensor, gate: float | Tensor, like: Tensor) -> float | 
     return value * gate.to(like) if isinstance(gate, Tensor) else value
 
 
-def wants_foreach(group: dict[str, Any], grads: list[Tensor]) -> bool:
+def wants_foreach(group: dict[str, Any], grad: Tensor) -> bool:
     """As the group says; where it says nothing, on CUDA."""
-    return grads[0].device.type == "cuda" if group["foreach"] is None else bool(group["foreach"])
+    return grad.device.type == "cuda" if group["foreach"] is None else bool(group["foreach"])
 
 
 def refuse_copy(protocol: int) -> Any:

@@ -68,7 +68,7 @@ class Lion(RepOptimizer):
             moments.append(local_rows(state["exp_avg"])[0])
         if not params:
             return
-        at_once = wants_foreach(group, grads) and not isinstance(gate, Tensor)
+        at_once = wants_foreach(group, grads[0]) and not isinstance(gate, Tensor)
         means = (
             torch._foreach_lerp(moments, grads, 1 - beta1)
             if at_once
