@@ -9,10 +9,10 @@ demo: $(VENV)/.installed
 	$(BIN)/repopt verify
 
 test: $(VENV)/.installed-dev lint
-	$(BIN)/pytest -n 2 -m "not slow" --cov --cov-report=term --cov-fail-under=95
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow" --cov --cov-report=term --cov-fail-under=95
 
 test-all: $(VENV)/.installed-dev lint
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadgroup
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -18,7 +18,6 @@ def is_sharded(tensor: Tensor) -> bool:
     return torch.distributed.is_available() and isinstance(tensor, DTensor)
 
 
-@torch.no_grad()
 def local_rows(tensor: Tensor) -> tuple[Tensor, range | None]:
     """The part of a tensor that this rank holds, and its rows; a tensor that is not distributed has no such rows.
 
@@ -28,7 +27,8 @@ def local_rows(tensor: Tensor) -> tuple[Tensor, range | None]:
     if not is_sharded(tensor):
         return tensor, None
     assert isinstance(tensor, DTensor)
-    local = tensor.to_local()
+    with torch.no_grad():
+        local = tensor.to_local()
     dim = _shard_dim(tensor)
     if dim is None:
         return local, None

@@ -1,12 +1,13 @@
 """Run by torchrun: trains a net of awkward shapes, sharded if there is more than one rank, and saves its full weights.
 
-    torchrun --nproc-per-node N fsdp.py WAY OUT [CHECKPOINT]
+    torchrun --nproc-per-node N fsdp.py FOLDER
 
-With a CHECKPOINT folder, training is saved there halfway by torch.distributed.checkpoint and goes on from it in new
-objects.
+Writes FOLDER/WAY.pt for each way of training, and FOLDER/WAY-resumed.pt for those that torch.distributed.checkpoint
+saves halfway and that go on from there in new objects.
 """
 
 import sys
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -79,20 +80,18 @@ def train(net, plan, optimizer, steps):
     return norms
 
 
-def main():
-    way, out, *checkpoint = sys.argv[1:]
-    dist.init_process_group("gloo")
+def run(way, out, checkpoint=None):
     net, plan = build()
     optimizer = optimizer_for(way, net, plan)
     norms = train(net, plan, optimizer, range(20))
-    if checkpoint:
+    if checkpoint is not None:
         weights, state = get_state_dict(net, optimizer)
-        dcp.save({"weights": weights, "state": state}, checkpoint_id=checkpoint[0])
+        dcp.save({"weights": weights, "state": state}, checkpoint_id=checkpoint)
         net, plan = build()
         optimizer = optimizer_for(way, net, plan)
         weights, state = get_state_dict(net, optimizer)
         saved = {"weights": weights, "state": state}
-        dcp.load(saved, checkpoint_id=checkpoint[0])
+        dcp.load(saved, checkpoint_id=checkpoint)
         set_state_dict(net, optimizer, model_state_dict=saved["weights"], optim_state_dict=saved["state"])
     norms += train(net, plan, optimizer, range(20, 40))
     whole = {
@@ -101,7 +100,12 @@ def main():
     }
     if dist.get_rank() == 0:
         torch.save({"weights": whole, "norms": torch.tensor(norms, dtype=torch.float64)}, out)
-    dist.destroy_process_group()
 
 
-main()
+folder = Path(sys.argv[1])
+dist.init_process_group("gloo")
+for way in ("grad", "closed", "foreach", "lion"):
+    run(way, folder / f"{way}.pt")
+for way in ("grad", "closed"):
+    run(way, folder / f"{way}-resumed.pt", folder / f"{way}-checkpoint")
+dist.destroy_process_group()

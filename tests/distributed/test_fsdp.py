@@ -3,12 +3,26 @@ import torch
 
 from distributed.torchrun import torchrun
 
+pytestmark = pytest.mark.xdist_group("fsdp")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """What one process wrote, and what two sharded ones did."""
+    found = {}
+    for processes in (1, 2):
+        found[processes] = tmp_path_factory.mktemp(f"{processes}-processes")
+        torchrun("fsdp.py", processes, found[processes])
+    return found
+
+
+def load(folder, name):
+    return torch.load(folder / f"{name}.pt", weights_only=True)
+
 
 @pytest.mark.parametrize("way", ["grad", "closed", "foreach", "lion"])
-def test_two_sharded_processes_reach_the_weights_of_one_and_clip_by_the_same_norm(tmp_path, way):
-    for processes in (1, 2):
-        torchrun("fsdp.py", processes, way, tmp_path / f"{processes}.pt")
-    one, two = (torch.load(tmp_path / f"{processes}.pt", weights_only=True) for processes in (1, 2))
+def test_two_sharded_processes_reach_the_weights_of_one_and_clip_by_the_same_norm(folders, way):
+    one, two = load(folders[1], way), load(folders[2], way)
     torch.testing.assert_close(two["norms"], one["norms"], rtol=1e-12, atol=0)
     assert (one["norms"] > 0.05).all()
     for name, weight in one["weights"].items():
@@ -16,8 +30,6 @@ def test_two_sharded_processes_reach_the_weights_of_one_and_clip_by_the_same_nor
 
 
 @pytest.mark.parametrize("way", ["grad", "closed"])
-def test_a_distributed_checkpoint_continues_to_the_last_bit(tmp_path, way):
-    torchrun("fsdp.py", 2, way, tmp_path / "whole.pt")
-    torchrun("fsdp.py", 2, way, tmp_path / "resumed.pt", tmp_path / "checkpoint")
-    whole, resumed = (torch.load(tmp_path / name, weights_only=True) for name in ("whole.pt", "resumed.pt"))
+def test_a_distributed_checkpoint_continues_to_the_last_bit(folders, way):
+    whole, resumed = load(folders[2], way), load(folders[2], f"{way}-resumed")
     assert all(torch.equal(resumed["weights"][name], weight) for name, weight in whole["weights"].items())
