@@ -80,3 +80,16 @@ def test_a_half_precision_gradient_is_multiplied_by_a_single_precision_multiplie
     grad = torch.ones(4, 4, 3, 3, dtype=torch.bfloat16)
     multiply_([grad], [multiplier])
     assert torch.equal(grad.float(), multiplier.dense())
+
+
+def test_operators_of_several_precisions_are_multiplied_in_one_go():
+    grads, multipliers, expected = [], [], []
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        net = nn.Conv2d(16, 4, 3, padding=1, dtype=dtype)
+        plan = repopt.plan(net, {"^$": [Conv(3), Conv(1)]}, {"": {"conv3x3": torch.randn(4).double(), "conv1x1": 0.3}})
+        grads.append(torch.randn(4, 16, 3, 3, dtype=dtype))
+        multipliers.append(plan.multiplier(""))
+        expected.append((grads[-1] * multipliers[-1].dense()).to(dtype))
+    multiply_(grads, multipliers)
+    for grad, product in zip(grads, expected, strict=True):
+        torch.testing.assert_close(grad, product)

@@ -97,8 +97,9 @@ def multiply_(grads: Sequence[Tensor], multipliers: Sequence[Multiplier]) -> Non
     on_top = [(grad, part) for grad, each in pairs for part in each.diagonals]
     reads = [part.read(grad) for grad, part in on_top]
     extras = torch._foreach_mul(reads, [part.values for _, part in on_top]) if reads else ()
+    scratch = _scratch(pairs)
     for grad, each in pairs:
-        _multiply_by_taps_(grad, each.taps)
+        _multiply_by_taps_(grad, each.taps, scratch)
     views = [(read, extra) for read, extra, (_, part) in zip(reads, extras, on_top, strict=True) if part.index is None]
     if views:
         torch._foreach_add_([read for read, _ in views], [extra for _, extra in views])
@@ -117,11 +118,28 @@ def _multiply_at_once_(grad: Tensor, multiplier: Multiplier) -> bool:
     return multiply_rows_(grad, multiplier.taps, on_top[0].values if on_top else None, multiplier.first)
 
 
-def _multiply_by_taps_(grad: Tensor, taps: Tensor) -> None:
-    channels, count = grad.shape[1], taps.shape[2:].numel()
-    tile = next(size for size in range(min(_TILE_CHANNELS, channels), 0, -1) if channels % size == 0)
-    if grad.device.type == "cpu" and count > 1 and tile > 1 and grad.is_contiguous():
-        tiled = taps.expand(-1, tile, *taps.shape[2:]).reshape(-1, 1, tile * count)
-        grad.view(grad.shape[0], channels // tile, tile * count).mul_(tiled)
-    else:
+def _multiply_by_taps_(grad: Tensor, taps: Tensor, scratch: Tensor) -> None:
+    tile = _tile(grad)
+    if tile == 1:
         grad.mul_(taps)
+        return
+    rows, count = taps.shape[0], taps.shape[2:].numel()
+    tiled = scratch[: rows * tile * count].view(rows, tile, count)
+    tiled.copy_(taps.view(rows, 1, count))
+    grad.view(grad.shape[0], -1, tile * count).mul_(tiled.view(rows, 1, tile * count))
+
+
+def _tile(grad: Tensor) -> int:
+    """How many input channels to multiply at once; 1 where that is no faster."""
+    channels = grad.shape[1]
+    if grad.device.type != "cpu" or grad.shape[2:].numel() == 1 or not grad.numel() or not grad.is_contiguous():
+        return 1
+    return next(size for size in range(min(_TILE_CHANNELS, channels), 0, -1) if channels % size == 0)
+
+
+def _scratch(pairs: Sequence[tuple[Tensor, Multiplier]]) -> Tensor:
+    """Room for the largest tile: fresh memory for each would cost more than filling it."""
+    tiled = [(each.taps, tile) for grad, each in pairs if (tile := _tile(grad)) > 1]
+    wide = any(taps.dtype == torch.float64 for taps, _ in tiled)
+    size = max((taps.numel() * tile for taps, tile in tiled), default=0)
+    return torch.empty(size, dtype=torch.float64 if wide else torch.float32)

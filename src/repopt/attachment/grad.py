@@ -62,7 +62,7 @@ class GradRoute:
 
     def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # Some implementations use the gradient as scratch space: only what happens to it from here on makes it new.
-        self._mark(self._grads(optimizer))
+        self._mark({name: grad for name, (known, _) in self._done.items() if (grad := known()) is not None})
 
     @torch.no_grad()
     def _multiply_(self, optimizer: Optimizer) -> None:
