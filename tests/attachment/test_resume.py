@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 import repopt
 from repopt import Conv, Identity
@@ -200,3 +202,18 @@ def test_the_state_of_another_closed_form_is_refused():
     for other in (repopt.optim.Lion, repopt.optim.Adam):
         with pytest.raises(ValueError, match="made with other scales, branches or another route"):
             other(net.parameters(), plan).load_state_dict(optimizer.state_dict())
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # one process is what is meant
+@pytest.mark.parametrize("name", ["grad", "closed"])
+def test_a_distributed_checkpoint_of_other_scales_is_refused(name, tmp_path):
+    way = WAYS[name]
+    net, _, optimizer = trained(way)
+    weights, state = get_state_dict(net, optimizer)
+    dcp.save({"weights": weights, "state": state}, checkpoint_id=tmp_path, no_dist=True)
+    fresh = way.start(net.parameters(), other_scales(net))
+    weights, state = get_state_dict(net, fresh)
+    saved = {"weights": weights, "state": state}
+    dcp.load(saved, checkpoint_id=tmp_path, no_dist=True)
+    with pytest.raises(ValueError, match="made with other scales"):
+        set_state_dict(net, fresh, model_state_dict=saved["weights"], optim_state_dict=saved["state"])
