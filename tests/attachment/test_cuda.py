@@ -8,32 +8,12 @@ import repopt
 from repopt import Conv, Identity
 from repopt.matrix import mixed_sign_scales
 from repopt.surgery import csla_model
+from side_by_side import adamw, attached, closed_adamw, sgd
 
 pytestmark = [
     pytest.mark.cuda,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine"),
 ]
-
-
-def sgd(params, **options):
-    return torch.optim.SGD(params, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01, **options)
-
-
-def adamw(params, **options):
-    return torch.optim.AdamW(params, lr=0.01, eps=1e-3, weight_decay=0.1, **options)
-
-
-def attached(make):
-    def ours(params, plan, **options):
-        optimizer = make(params, **options)
-        repopt.attach(optimizer, plan)
-        return optimizer
-
-    return ours
-
-
-def closed(params, plan, **options):
-    return repopt.optim.AdamW(params, plan, lr=0.01, eps=1e-3, weight_decay=0.1, **options)
 
 
 # ours, the real block's, options
@@ -43,14 +23,14 @@ WAYS = [
     (attached(sgd), sgd, {"fused": True}),
     (attached(adamw), adamw, {"foreach": True}),
     (attached(adamw), adamw, {"fused": True}),
-    (closed, adamw, {"foreach": False}),
-    (closed, adamw, {"foreach": True}),
-    (closed, adamw, {"capturable": True}),
+    (closed_adamw, adamw, {"foreach": False}),
+    (closed_adamw, adamw, {"foreach": True}),
+    (closed_adamw, adamw, {"capturable": True}),
 ]
 GRAPH_WAYS = [
     (attached(sgd), sgd, {"fused": True}, {"fused": True}),
     (attached(adamw), adamw, {"fused": True, "capturable": True}, {"fused": True, "capturable": True}),
-    (closed, adamw, {"capturable": True}, {"capturable": True}),
+    (closed_adamw, adamw, {"capturable": True}, {"capturable": True}),
 ]
 
 

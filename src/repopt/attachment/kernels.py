@@ -20,7 +20,8 @@ class BlockKernels:
         self.block = plan.blocks[name]
         self.kernels: dict[str, nn.Parameter] = {}
         self.states: dict[Tensor, Any] = {}
-        self._constants = plan.constants(name)
+        self._whole_constants = plan.constants(name)
+        self._constants: dict[str, Tensor] = {}
         self._weight: weakref.ref[Tensor] | None = None
         self._seen: tuple[int, int] | None = None
 
@@ -29,7 +30,7 @@ class BlockKernels:
         self._weight = weakref.ref(weight)
         self._seen = None
         self.states.clear()
-        self._constants = {branch: constant.to(weight) for branch, constant in self._constants.items()}
+        self._constants = {branch: constant.to(weight) for branch, constant in self._whole_constants.items()}
         if kernels is None:
             kernels = csla.least_norm_split(self.block, self._constants, weight, self.name)
         else:
