@@ -56,7 +56,7 @@ import torch
 from torch import nn
 
 import repopt
-from repopt import Conv, Identity, Linear
+from repopt import Conv, Linear
 
 net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(128, 10, bias=False))
 plan = repopt.plan(net, {{"0": [Conv(3), Conv(1)], "3": [Linear(), Linear()]}}, scales="ones")

@@ -38,7 +38,7 @@ class Rule:
     closed_form: str | None = None
 
 
-_EPS = "follows the sign of the gradient up to an eps, which belongs to each branch"
+_EPS = "does not change with the size of the gradient but for its eps, which belongs to each branch"
 
 RULES: dict[type[Optimizer], Rule] = {
     torch.optim.SGD: Rule(route="grad", why="is linear in the gradient, momentum and L2 included", degree=1),
