@@ -195,5 +195,7 @@ def test_plan_and_model_are_not_mistaken_for_each_other():
         repopt.attach(optimizer, net)
     with pytest.raises(TypeError, match="not a Net"):
         repopt.clip_grad_norm_(net, 1.0)
+    with pytest.raises(TypeError, match="not a Net"):
+        repopt.csla_model(net, net)
     with pytest.raises(TypeError, match="a torch optimizer first and the plan second"):
         repopt.attach(plan, plan)

@@ -176,6 +176,11 @@ def test_scales_are_saved_as_safetensors_only(tmp_path):
         Scales({}).save(tmp_path / "scales.pth")
 
 
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no folder .*missing' to save scales in"):
+        Scales({}).save(tmp_path / "missing" / "net.safetensors")
+
+
 def test_an_unknown_counting_is_refused():
     with pytest.raises(ValueError, match="'authors' or 'paper', not 'mine'"):
         Scales.depth_init(stage_plan(), "mine")

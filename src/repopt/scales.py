@@ -86,6 +86,8 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
         """Writes a .safetensors file."""
         if Path(path).suffix != ".safetensors":
             raise ValueError(f"scales are saved as safetensors, so {str(path)!r} must end in .safetensors")
+        if not Path(path).parent.is_dir():
+            raise FileNotFoundError(f"there is no folder {str(Path(path).parent)!r} to save scales in: make it first")
         tensors = {
             f"{operator}.{branch}": scale.contiguous()
             for operator, branches in self._values.items()

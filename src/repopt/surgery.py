@@ -17,7 +17,7 @@ from repopt import csla
 from repopt.branches import Block, Placement
 from repopt.names import clean_modules
 from repopt.operators import LinearOperator
-from repopt.plans import Plan
+from repopt.plans import Plan, check_plan
 
 _CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
@@ -91,6 +91,7 @@ def csla_model(net: nn.Module, plan: Plan, kernels: Mapping[str, Mapping[str, Te
     Raises:
         ValueError: an operator shares its weight with another module, has a forward of its own, or hooks.
     """
+    check_plan(plan)
     twin = copy.deepcopy(net)
     modules = plan.on(twin).modules()
     for name, operator in modules.items():
