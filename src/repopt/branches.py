@@ -9,6 +9,7 @@ read backwards: the entries of an operator-shaped tensor that belong to the bran
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 from types import EllipsisType
 
 from torch import Tensor
@@ -64,7 +65,7 @@ class Placement:
     dilation: tuple[int, ...]
     groups: int
 
-    @property
+    @cached_property
     def conv_shape(self) -> tuple[int, ...]:
         """The shape of the branch's kernel as a convolution, (O, I/groups, *taps)."""
         return (self.operator.out_channels, self.operator.in_channels // self.groups, *self.kernel_size)
@@ -78,7 +79,7 @@ class Placement:
     def is_identity(self) -> bool:
         return isinstance(self.branch, Identity)
 
-    @property
+    @cached_property
     def margin(self) -> tuple[int, ...]:
         """The operator's taps before the branch's first one, in each dimension."""
         return tuple(

@@ -7,6 +7,7 @@ that fill the operator's groups fold into one tensor over output channels and ta
 branch of finer groups is a block diagonal on top. M at full size is made only when asked for.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -97,9 +98,7 @@ def multiply_(grads: Sequence[Tensor], multipliers: Sequence[Multiplier]) -> Non
     on_top = [(grad, part) for grad, each in pairs for part in each.diagonals]
     reads = [part.read(grad) for grad, part in on_top]
     extras = torch._foreach_mul(reads, [part.values for _, part in on_top]) if reads else ()
-    scratch = _scratch(pairs)
-    for grad, each in pairs:
-        _multiply_by_taps_(grad, each.taps, scratch)
+    _multiply_by_taps_([(grad, each.taps) for grad, each in pairs])
     views = [(read, extra) for read, extra, (_, part) in zip(reads, extras, on_top, strict=True) if part.index is None]
     if views:
         torch._foreach_add_([read for read, _ in views], [extra for _, extra in views])
@@ -118,28 +117,28 @@ def _multiply_at_once_(grad: Tensor, multiplier: Multiplier) -> bool:
     return multiply_rows_(grad, multiplier.taps, on_top[0].values if on_top else None, multiplier.first)
 
 
-def _multiply_by_taps_(grad: Tensor, taps: Tensor, scratch: Tensor) -> None:
-    tile = _tile(grad)
-    if tile == 1:
-        grad.mul_(taps)
-        return
-    rows, count = taps.shape[0], taps.shape[2:].numel()
-    tiled = scratch[: rows * tile * count].view(rows, tile, count)
-    tiled.copy_(taps.view(rows, 1, count))
-    grad.view(grad.shape[0], -1, tile * count).mul_(tiled.view(rows, 1, tile * count))
+def _multiply_by_taps_(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """Multiplies gradients by (rows or 1, 1, *taps), through tiles where these are faster."""
+    tiles = [_tile(grad) for grad, _ in pairs]
+    largest = max((tile * taps.numel() for tile, (_, taps) in zip(tiles, pairs, strict=True) if tile > 1), default=0)
+    scratch: dict[torch.dtype, Tensor] = {}  # for all tiles: fresh memory for each would cost more than filling it
+    for tile, (grad, taps) in zip(tiles, pairs, strict=True):
+        if tile == 1:
+            grad.mul_(taps)
+            continue
+        if taps.dtype not in scratch:
+            scratch[taps.dtype] = taps.new_empty(largest)
+        rows, length = taps.shape[0], tile * taps[0].numel()
+        tiled = scratch[taps.dtype][: rows * length]
+        tiled.view(rows, tile, -1).copy_(taps.view(rows, 1, -1))
+        grad.view(grad.shape[0], -1, length).mul_(tiled.view(rows, 1, length))
 
 
 def _tile(grad: Tensor) -> int:
     """How many input channels to multiply at once; 1 where that is no faster."""
-    channels = grad.shape[1]
-    if grad.device.type != "cpu" or grad.shape[2:].numel() == 1 or not grad.numel() or not grad.is_contiguous():
+    if not grad.is_cpu or not grad.numel() or not grad.is_contiguous():
         return 1
-    return next(size for size in range(min(_TILE_CHANNELS, channels), 0, -1) if channels % size == 0)
-
-
-def _scratch(pairs: Sequence[tuple[Tensor, Multiplier]]) -> Tensor:
-    """Room for the largest tile: fresh memory for each would cost more than filling it."""
-    tiled = [(each.taps, tile) for grad, each in pairs if (tile := _tile(grad)) > 1]
-    wide = any(taps.dtype == torch.float64 for taps, _ in tiled)
-    size = max((taps.numel() * tile for taps, tile in tiled), default=0)
-    return torch.empty(size, dtype=torch.float64 if wide else torch.float32)
+    _, channels, *taps = grad.shape
+    if math.prod(taps) == 1:
+        return 1
+    return channels if channels <= _TILE_CHANNELS else math.gcd(channels, _TILE_CHANNELS)

@@ -66,15 +66,11 @@ class GradRoute:
 
     @torch.no_grad()
     def _multiply_(self, optimizer: Optimizer) -> None:
-        grads = self._grads(optimizer)
-        self._check_new(grads)
-        multipliers = [self.plan.multiplier_of(name, self._sites[name].weight) for name in grads]
-        multiply_(list(grads.values()), multipliers)
-        self._mark(grads)
-
-    def _grads(self, optimizer: Optimizer) -> dict[str, Tensor]:
         weights = held_weights(optimizer, self._sites)
-        return {name: local_rows(weight.grad)[0] for name, weight in weights.items() if weight.grad is not None}
+        grads = {name: local_rows(weight.grad)[0] for name, weight in weights.items() if weight.grad is not None}
+        self._check_new(grads)
+        multiply_(list(grads.values()), [self.plan.multiplier_of(name, weights[name]) for name in grads])
+        self._mark(grads)
 
     def _check_new(self, grads: dict[str, Tensor]) -> None:
         """Refuses gradients that an earlier step multiplied.
