@@ -35,7 +35,7 @@ def test_a_broken_equality_is_exit_code_1(tmp_path):
     script.write_text(
         "import repopt.multiplier as m\n"
         "right = m._multiply_by_taps_\n"
-        "m._multiply_by_taps_ = lambda grad, taps, scratch: right(grad, taps * (1 + 1e-6), scratch)\n"
+        "m._multiply_by_taps_ = lambda pairs: right([(grad, taps * (1 + 1e-6)) for grad, taps in pairs])\n"
         "from repopt.cli import main\n"
         "main(['verify', '--steps', '5'])\n"
     )

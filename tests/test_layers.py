@@ -15,7 +15,7 @@ LAYERS = [
     {"scales", "csla", "parts", "matching"},
     {"multiplier"},
     {"plans"},
-    {"rules", "held", "fingerprints", "reach"},
+    {"rules", "held", "fingerprints", "reach", "blocks", "decay"},
     {"optim", "clipping"},
     {"attachment"},
     {"surgery", "models"},

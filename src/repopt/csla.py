@@ -25,30 +25,41 @@ _DRAW: Mapping[str, Callable[[Tensor, torch.Generator | None], Tensor]] = {
 }
 
 
-def equivalent_kernel(block: Block, constants: Mapping[str, Tensor], kernels: Mapping[str, Tensor]) -> Tensor:
-    """W' = sum_b embed_b(s_b * W_b)."""
-    some = next(iter(kernels.values()))
-    weight = some.detach().new_empty(block.operator.kernel_shape)
-    merge_into_(weight, block, constants, kernels)
+def equivalent_kernel(
+    block: Block, constants: Mapping[str, Tensor], kernels: Mapping[str, Tensor], *, out: Tensor | None = None
+) -> Tensor:
+    """W' = sum_b embed_b(s_b * W_b), which can be differentiated by the s_b and W_b.
+
+    Args:
+        block: the block.
+        constants: a branch without one has the scale 1.
+        kernels: the branches' own.
+        out: a tensor to write W' into; nothing can be differentiated then.
+    """
+    weight = None
+    for branch, placement in sorted(block.branches.items(), key=lambda each: not each[1].covers):
+        kernel, scale = kernels[branch], constants.get(branch)
+        if weight is None and placement.covers:
+            weight = torch.mul(kernel, 1 if scale is None else over_channels(scale.to(kernel), placement), out=out)
+            continue
+        if weight is None:
+            weight = kernel.new_zeros(block.operator.kernel_shape) if out is None else out.zero_()
+        entries, own = placement.view(weight), placement.fold(kernel)
+        if scale is None:
+            entries.add_(own)
+        else:
+            entries.addcmul_(own, scale.to(kernel) if scale.ndim == 0 else placement.fold(scale.to(kernel)))
+    assert weight is not None
     return weight
 
 
 @torch.no_grad()
 def merge_into_(weight: Tensor, block: Block, constants: Mapping[str, Tensor], kernels: Mapping[str, Tensor]) -> None:
     """Writes the equivalent kernel into a weight."""
-    covering = next((branch for branch, placement in block.branches.items() if placement.covers), None)
-    for branch, placement in sorted(block.branches.items(), key=lambda each: each[0] != covering):
-        scale, kernel = constants[branch].to(weight), kernels[branch]
-        if branch == covering:
-            torch.mul(kernel, over_channels(scale, placement), out=weight)
-            continue
-        if covering is None:
-            covering = branch
-            weight.zero_()
-        folded = scale if scale.ndim == 0 else placement.fold(scale)
-        placement.view(weight).addcmul_(placement.fold(kernel.detach()), folded)
+    equivalent_kernel(block, constants, kernels, out=weight)
 
 
+@torch.no_grad()
 def following(
     block: Block, constants: Mapping[str, Tensor], kernels: Mapping[str, Tensor], weight: Tensor, name: str = ""
 ) -> Kernels:
@@ -116,8 +127,7 @@ def initial_kernels(
         identity: where an identity branch starts, by branch; 1 where nothing is said.
         generator: draws on its own device.
     """
-    if kernel not in _DRAW:
-        raise ValueError(f"kernel is one of {', '.join(map(repr, _DRAW))}, not {kernel!r}")
+    check_convention(kernel)
     device = like.device if generator is None else generator.device
     kernels = {}
     for branch, placement in block.branches.items():
@@ -125,9 +135,22 @@ def initial_kernels(
         if placement.is_identity:
             drawn.copy_(over_channels(identity.get(branch, torch.ones(())).to(drawn), placement))
         else:
-            _DRAW[kernel](drawn, generator)
+            draw_(drawn, kernel, generator)
         kernels[branch] = drawn.to(like.device)
     return kernels
+
+
+def check_convention(kernel: str) -> None:
+    """Raises unless this is a convention for drawing kernels."""
+    if kernel not in _DRAW:
+        raise ValueError(f"kernel is one of {', '.join(map(repr, _DRAW))}, not {kernel!r}")
+
+
+@torch.no_grad()
+def draw_(kernel: Tensor, convention: Convention, generator: torch.Generator | None = None) -> None:
+    """Draws a kernel by its own shape."""
+    check_convention(convention)
+    _DRAW[convention](kernel, generator)
 
 
 def over_channels(scale: Tensor, placement: Placement) -> Tensor:

@@ -185,9 +185,10 @@ class Plan:
         A stage starts at each operator whose identity was left out, unless the model's `repopt_depths()` says
         otherwise. Operators before the first such start count from 1.
         """
-        declared = getattr(clean_modules(self.model)[""], "repopt_depths", None)
+        declare = getattr(clean_modules(self.model)[""], "repopt_depths", None)
+        declared = None if declare is None else declare()
         if declared is not None:
-            return dict(declared())
+            return dict(declared)
         depths, depth = {}, 0
         for name, block in self.blocks.items():
             depth = depth + 1 if block.left_out is None else 0

@@ -98,7 +98,12 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
     @classmethod
     def ones(cls, plan: "Plan") -> "Scales":
         """Every scale 1: the ablation `All 1` of the paper's Table 4."""
-        return cls._constant(plan, dict.fromkeys(plan.operators, 1.0))
+        return cls.constant(plan, 1.0)
+
+    @classmethod
+    def constant(cls, plan: "Plan", value: float) -> "Scales":
+        """One number for every scale."""
+        return cls._by_operator(plan, dict.fromkeys(plan.operators, float(value)))
 
     @classmethod
     def depth_init(cls, plan: "Plan", counting: Counting = "authors") -> "Scales":
@@ -115,7 +120,7 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
         for operator, depth in plan.depths().items():
             layer = depth if counting == "authors" else depth + 1
             values[operator] = math.sqrt(2 / layer) if layer else 1.0
-        return cls._constant(plan, values)
+        return cls._by_operator(plan, values)
 
     def channel_mean(self) -> "Scales":
         """Each scale replaced by its mean over the channels: `Average across channels` of Table 4."""
@@ -128,7 +133,7 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
         )
 
     @classmethod
-    def _constant(cls, plan: "Plan", values: Mapping[str, float]) -> "Scales":
+    def _by_operator(cls, plan: "Plan", values: Mapping[str, float]) -> "Scales":
         return cls(
             {
                 operator: {

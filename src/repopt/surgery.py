@@ -1,85 +1,84 @@
-"""Surgery: a plain model into its CSLA twin and back.
+"""Surgery: a plain model into its Hyper-Search model or its CSLA twin, and back.
 
-    Y  =  sum_b s_b * (X * W_b)  +  b                            the real block, for checking and never for training
-
-Each planned operator is replaced by a block with the branches written out. The block pads once, with the operator's own
-padding and mode, and crops for each branch, so that every branch sees the borders that the operator's taps see.
+Each planned operator is replaced by a block (`repopt.blocks`) under its own name; everything else is taken over as it
+is: other parameters, device, dtype, memory format, hooks, training flags.
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from repopt import csla
-from repopt.branches import Block, Placement
+from repopt.blocks import CSLABlock, LinearAdditionBlock, SearchBlock
+from repopt.csla import Convention
 from repopt.names import clean_modules
 from repopt.operators import LinearOperator
 from repopt.plans import Plan, check_plan
+from repopt.scales import Counting, Scales
 
-_CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+BlockT = TypeVar("BlockT", bound=LinearAdditionBlock)
 
 
-class CSLABlock(nn.Module):
-    """A Constant-Scale Linear Addition block: branches of one kernel and one constant scale each.
+def search_model(
+    net: nn.Module,
+    plan: Plan,
+    *,
+    start: Counting | float | Scales = "authors",
+    kernel: Convention = "authors",
+    generator: torch.Generator | None = None,
+    inplace: bool = False,
+) -> nn.Module:
+    """The Hyper-Search model: every planned operator becomes a block whose scales are trained.
+
+    The blocks' kernels are drawn anew. Train the model with any loop and any optimizer, then `extract_scales`.
 
     Args:
-        operator: the module that imagines the block; its bias is the block's.
-        block: its branches.
-        constants: their scales.
-        kernels: their kernels.
+        net: the model, or a copy of it.
+        plan: which operators imagine which branches; its scales, if it has any, are not looked at.
+        start: where the scales start: sqrt(2/l) with l counted as the `authors` (and appendix B) or as the `paper`
+            (section 4.1) do, one number for all, or other scales. The identity starts at 1 unless these hold it.
+        kernel: how kernels are drawn, as in `plan.init_`.
+        generator: for reproducible draws.
+        inplace: change the model instead of a copy.
+
+    Raises:
+        ValueError: the model lacks an operator of the plan, or one cannot be replaced by a block.
     """
+    check_plan(plan)
+    scales = _starting_scales(plan, start)
 
-    def __init__(
-        self, operator: LinearOperator, block: Block, constants: Mapping[str, Tensor], kernels: Mapping[str, Tensor]
-    ) -> None:
-        super().__init__()
-        weight = operator.weight
-        self.block = block
-        self.kernels = nn.ParameterDict(
-            {
-                branch: nn.Parameter(kernels[branch].detach().to(weight, copy=True), requires_grad=weight.requires_grad)
-                for branch in block.branches
-            }
+    def block_for(name: str, operator: LinearOperator) -> SearchBlock:
+        block = plan.blocks[name]
+        kernels = csla.initial_kernels(
+            block, operator.weight, kernel=kernel, identity=scales[name], generator=generator
         )
-        for branch in block.branches:
-            self.register_buffer(f"scale_{branch}", constants[branch].to(weight, copy=True))
-        self.bias = operator.bias
-        self._memory_format = memory_format_of(weight)
-        self._plain = (_without_parameters(operator),)  # in a tuple: not a submodule
+        return SearchBlock(operator, block, scales[name], kernels)
 
-    def forward(self, x: Tensor) -> Tensor:
-        padded = _pad(x, self.block)
-        y = sum(self._branch(padded, branch, placement) for branch, placement in self.block.branches.items())
-        assert isinstance(y, Tensor)
-        return y if self.bias is None else y + _along_channels(self.bias, self.block)
-
-    def equivalent_kernel(self) -> Tensor:
-        return csla.equivalent_kernel(self.block, self._constants(), dict(self.kernels.items()))
-
-    def merged(self) -> LinearOperator:
-        """The plain operator with the equivalent kernel."""
-        plain = copy.deepcopy(self._plain[0])
-        trained = any(kernel.requires_grad for kernel in self.kernels.values())
-        weight = self.equivalent_kernel().detach().contiguous(memory_format=self._memory_format)
-        plain.weight = nn.Parameter(weight, requires_grad=trained)
-        plain.bias = self.bias
-        plain.train(self.training)
-        return plain
-
-    def _constants(self) -> dict[str, Tensor]:
-        return {branch: self.get_buffer(f"scale_{branch}") for branch in self.block.branches}
-
-    def _branch(self, padded: Tensor, branch: str, placement: Placement) -> Tensor:
-        scale = self.get_buffer(f"scale_{branch}")
-        kernel = self.kernels[branch]
-        return (scale if scale.ndim == 0 else _along_channels(scale, self.block)) * _apply(placement, kernel, padded)
+    return _with_blocks(net, plan, block_for, inplace)
 
 
-def csla_model(net: nn.Module, plan: Plan, kernels: Mapping[str, Mapping[str, Tensor]] | None = None) -> nn.Module:
-    """A copy of the model with every planned operator written out as its real multi-branch block.
+def extract_scales(search: nn.Module) -> Scales:
+    """The scales that a Hyper-Search model has found."""
+    blocks = search_blocks(search)
+    if not blocks:
+        raise ValueError(
+            f"this {type(search).__name__} holds no trained scales: give the model that search_model returned, "
+            "before it is merged"
+        )
+    return Scales({name: block.searched() for name, block in blocks.items()})
+
+
+def csla_model(
+    net: nn.Module,
+    plan: Plan,
+    kernels: Mapping[str, Mapping[str, Tensor]] | None = None,
+    *,
+    inplace: bool = False,
+) -> nn.Module:
+    """The CSLA twin: every planned operator is written out as its real multi-branch block with constant scales.
 
     Args:
         net: the model, or a copy of it; its other parameters are taken over as they are.
@@ -87,31 +86,40 @@ def csla_model(net: nn.Module, plan: Plan, kernels: Mapping[str, Mapping[str, Te
         kernels: each block's own kernels, as `plan.init_()` returns them; without them the split of least norm of the
             model's weights. Either way the twin computes what the model computes: what the weights have changed since
             the kernels were drawn is spread over them.
+        inplace: change the model instead of a copy.
 
     Raises:
-        ValueError: an operator shares its weight with another module, has a forward of its own, or hooks.
+        ValueError: an operator shares its weight with another module, or has a forward of its own.
     """
     check_plan(plan)
-    twin = copy.deepcopy(net)
-    modules = plan.on(twin).modules()
-    for name, operator in modules.items():
-        _check_replaceable(twin, operator, name)
+
+    def block_for(name: str, operator: LinearOperator) -> CSLABlock:
         block, constants = plan.blocks[name], plan.constants(name)
         if kernels is None:
             own: Mapping[str, Tensor] = csla.least_norm_split(block, constants, operator.weight, name)
         else:
             csla.check_kernels(block, kernels.get(name, {}), name)
             own = csla.following(block, constants, kernels[name], operator.weight, name)
-        twin = _replaced(twin, operator, CSLABlock(operator, block, constants, own))
-    return twin
+        return CSLABlock(operator, block, constants, own)
+
+    return _with_blocks(net, plan, block_for, inplace)
 
 
-def merge(model: nn.Module) -> nn.Module:
-    """A copy of a CSLA model with every block merged into the plain operator of the equivalent kernel."""
-    merged = copy.deepcopy(model)
-    blocks = [module for module in merged.modules() if isinstance(module, CSLABlock)]
+def merge(model: nn.Module, *, inplace: bool = False) -> nn.Module:
+    """The plain model of a search or CSLA model: every block becomes the operator with the equivalent kernel.
+
+    Args:
+        model: what `search_model` or `csla_model` returned.
+        inplace: change the model instead of a copy.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"merge takes a model, not a {type(model).__name__}")
+    merged = model if inplace else copy.deepcopy(model)
+    blocks = [module for module in merged.modules() if isinstance(module, LinearAdditionBlock)]
     if not blocks:
-        raise ValueError(f"this {type(model).__name__} holds no block to merge: give a model made by csla_model")
+        raise ValueError(
+            f"this {type(model).__name__} holds no block to merge: give a model made by search_model or csla_model"
+        )
     for block in blocks:
         merged = _replaced(merged, block, block.merged())
     return merged
@@ -119,7 +127,39 @@ def merge(model: nn.Module) -> nn.Module:
 
 def csla_blocks(model: nn.Module) -> dict[str, CSLABlock]:
     """The blocks of a CSLA model by operator name."""
-    return {name: module for name, module in clean_modules(model).items() if isinstance(module, CSLABlock)}
+    return _blocks_of(model, CSLABlock)
+
+
+def search_blocks(model: nn.Module) -> dict[str, SearchBlock]:
+    """The blocks of a search model by operator name."""
+    return _blocks_of(model, SearchBlock)
+
+
+def _blocks_of(model: nn.Module, kind: type[BlockT]) -> dict[str, BlockT]:
+    return {name: module for name, module in clean_modules(model).items() if isinstance(module, kind)}
+
+
+def _starting_scales(plan: Plan, start: Counting | float | Scales) -> Scales:
+    if isinstance(start, Scales):
+        started = plan.with_scales(start).scales
+        assert started is not None
+        return started
+    if isinstance(start, int | float):
+        return Scales.constant(plan, start)
+    return Scales.depth_init(plan, start)
+
+
+def _with_blocks(
+    net: nn.Module, plan: Plan, block_for: Callable[[str, LinearOperator], LinearAdditionBlock], inplace: bool
+) -> nn.Module:
+    """The model with every planned operator replaced."""
+    model = net if inplace else copy.deepcopy(net)
+    operators = plan.on(model).modules()
+    for name, operator in operators.items():
+        _check_replaceable(model, operator, name)
+    for name, operator in operators.items():
+        model = _replaced(model, operator, block_for(name, operator))
+    return model
 
 
 def _check_replaceable(model: nn.Module, operator: LinearOperator, name: str) -> None:
@@ -135,10 +175,10 @@ def _check_replaceable(model: nn.Module, operator: LinearOperator, name: str) ->
         for verb in ("forward", "_conv_forward")
         if getattr(type(operator), verb, None) is not getattr(plain, verb, None)
     ]
-    if own or operator._forward_hooks or operator._forward_pre_hooks:
+    if own:
         raise ValueError(
-            f"{name!r} is a {type(operator).__name__} with a forward or forward hooks of its own, which a block of "
-            "plain branches does not have: leave it out of the plan"
+            f"{name!r} is a {type(operator).__name__} with a forward of its own, which a block of plain branches does "
+            "not have: leave it out of the plan"
         )
 
 
@@ -151,42 +191,3 @@ def _replaced(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
             if child is old:
                 setattr(parent, attribute, new)
     return model
-
-
-def _without_parameters(operator: LinearOperator) -> LinearOperator:
-    plain = copy.copy(operator)
-    plain._parameters = dict.fromkeys(operator._parameters)
-    return plain
-
-
-def memory_format_of(weight: Tensor) -> torch.memory_format:
-    for dims, memory_format in ((4, torch.channels_last), (5, torch.channels_last_3d)):
-        if weight.ndim == dims and not weight.is_contiguous() and weight.is_contiguous(memory_format=memory_format):
-            return memory_format
-    return torch.contiguous_format
-
-
-def _pad(x: Tensor, block: Block) -> Tensor:
-    operator = block.operator
-    sizes = [size for pair in reversed(operator.padding) for size in pair]
-    if not any(sizes):
-        return x
-    return F.pad(x, sizes, mode="constant" if operator.padding_mode == "zeros" else operator.padding_mode)
-
-
-def _apply(placement: Placement, kernel: Tensor, padded: Tensor) -> Tensor:
-    operator = placement.operator
-    if operator.dims == 0:
-        return padded * kernel if placement.is_identity else F.linear(padded, kernel)
-    cropped = padded
-    for dim, (margin, dilation) in enumerate(zip(placement.margin, operator.dilation, strict=True)):
-        axis = dim - operator.dims
-        cropped = cropped.narrow(axis, margin * dilation, padded.shape[axis] - 2 * margin * dilation)
-    steps = tuple(own * whole for own, whole in zip(placement.dilation, operator.dilation, strict=True))
-    return _CONVOLVE[operator.dims](
-        cropped, kernel.view(placement.conv_shape), None, operator.stride, 0, steps, placement.groups
-    )
-
-
-def _along_channels(values: Tensor, block: Block) -> Tensor:
-    return values.reshape(-1, *(1,) * block.operator.dims)

@@ -198,7 +198,7 @@ def _train_both(
         theirs.step()
         modules = plan.modules()
         for name, block in csla_blocks(twin).items():
-            apart = _relative(modules[name].weight, block.equivalent_kernel())
+            apart = _relative(modules[name].weight, block.weight)
             kernel_differences[name] = max(kernel_differences[name], apart)
     differences = tuple(
         Difference(

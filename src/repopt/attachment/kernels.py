@@ -70,6 +70,7 @@ class BlockKernels:
     def was_written(self, weight: Tensor) -> bool:
         return self._seen != _version(weight)
 
+    @torch.no_grad()
     def differs_from(self, weight: Tensor) -> Tensor:
         """Whether the weight is not what the kernels make, as a tensor."""
         return (weight.detach() != csla.equivalent_kernel(self.block, self._constants, self.kernels)).any()

@@ -1,31 +1,118 @@
 """The models, by name."""
 
 import difflib
+import inspect
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from torch import nn
 
-from repopt.models.vgg import VGG_SPECS, RepOptVGG, VGGSpec
+from repopt.models.checkpoints import load_checkpoint
+from repopt.models.features import FeatureMaps
+from repopt.models.folding import deploy
+from repopt.models.ghost import GHOST_WIDTHS, RepGhostNet, RepOptGhostNet
+from repopt.models.repvgg import QARepVGG, RepVGG, plain_from_repvgg
+from repopt.models.staged import StagedNet
+from repopt.models.vgg import VGG, VGG_SPECS, RepOptVGG, VGGSpec
 
-__all__ = ["VGG_SPECS", "RepOptVGG", "VGGSpec", "create_model", "list_models"]
+__all__ = [
+    "GHOST_WIDTHS",
+    "VGG_SPECS",
+    "FeatureMaps",
+    "QARepVGG",
+    "RepGhostNet",
+    "RepOptGhostNet",
+    "RepOptVGG",
+    "RepVGG",
+    "VGGSpec",
+    "create_model",
+    "deploy",
+    "list_models",
+    "load_checkpoint",
+    "plain_from_repvgg",
+]
+
+_VGGS: Mapping[str, type[VGG]] = {"repopt_vgg": RepOptVGG, "repvgg": RepVGG, "qarepvgg": QARepVGG}
+_GHOSTS: Mapping[str, type[RepGhostNet]] = {"repopt_ghostnet": RepOptGhostNet, "repghostnet": RepGhostNet}
+
+
+def _make_vgg(
+    net: type[VGG],
+    spec: VGGSpec,
+    *,
+    depths: Sequence[int] | None = None,
+    widths: Sequence[int] | None = None,
+    stem: int | None = None,
+    **options: Any,
+) -> VGG:
+    """A VGG of a spec, or of other depths and widths."""
+    free = VGGSpec(
+        depths=spec.depths if depths is None else tuple(depths),
+        widths=spec.widths if widths is None else tuple(widths),
+        stem=spec.stem if stem is None else stem,
+    )
+    return net(free, **options)
+
+
+def _make_ghost(net: type[RepGhostNet], named: float, *, width: float | None = None, **options: Any) -> RepGhostNet:
+    return net(named if width is None else width, **options)
+
+
+_MAKERS: Mapping[str, partial[Any]] = {
+    **{
+        f"{family}_{size}": partial(_make_vgg, net, spec)
+        for family, net in _VGGS.items()
+        for size, spec in VGG_SPECS.items()
+    },
+    **{
+        f"{family}_{size}": partial(_make_ghost, net, width)
+        for family, net in _GHOSTS.items()
+        for size, width in GHOST_WIDTHS.items()
+    },
+}
+
+
+def _options(maker: partial[Any]) -> list[str]:
+    """The options of a model's maker and of the model itself."""
+    signatures = (inspect.signature(maker.func), inspect.signature(maker.args[0].__init__))
+    return [
+        name
+        for each in signatures
+        for name, parameter in each.parameters.items()
+        if parameter.kind == parameter.KEYWORD_ONLY
+    ]
 
 
 def list_models() -> list[str]:
     """The names that `create_model` takes."""
-    return sorted(VGG_SPECS)
+    return sorted(_MAKERS)
 
 
-def create_model(name: str, **options: Any) -> nn.Module:
+def create_model(
+    name: str, *, features_only: bool = False, out_indices: Sequence[int] | None = None, **options: Any
+) -> nn.Module:
     """Builds a model by name.
 
     Args:
         name: one of `list_models()`.
-        options: the model's own, such as `num_classes`.
+        features_only: the model as a backbone that returns its maps (`feature_info` has their channels and reductions).
+        out_indices: which maps, all unless given.
+        options: the model's own, such as `num_classes`, and for a VGG other `depths`, `widths` and `stem`, for a
+            GhostNet another `width` than the name's.
 
     Example:
         >>> model = create_model("repopt_vgg_b1", num_classes=10)
     """
-    if name not in VGG_SPECS:
+    if name not in _MAKERS:
         near = difflib.get_close_matches(name, list_models()) or list_models()
         raise ValueError(f"there is no model {name!r}; there is {', '.join(near)}")
-    return RepOptVGG(VGG_SPECS[name], **options)
+    if out_indices is not None and not features_only:
+        raise ValueError("out_indices says which maps a backbone returns: give features_only=True with it")
+    maker = _MAKERS[name]
+    known = _options(maker)
+    unknown = [option for option in options if option not in known]
+    if unknown:
+        raise TypeError(f"{name} has no option {unknown[0]!r}; it has {', '.join(known)}")
+    net: StagedNet = maker(**options)
+    return FeatureMaps(net, out_indices) if features_only else net

@@ -1,24 +1,37 @@
 """RepOpt-VGG: a stack of 3x3 convolutions, each with a batch norm and a ReLU, and nothing else (Table 1).
 
-Five layers have stride 2: the stem and the first of each of four stages. Global average pooling and a fully connected
-layer follow. The model declares the branches that its convolutions imagine: 3x3 + 1x1 + identity, as in RepVGG.
+The stem and the first layer of each of four stages have stride 2. Global average pooling and a fully connected layer
+follow. The model declares the branches that its convolutions imagine: 3x3 + 1x1 + identity, as in RepVGG.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from repopt.branches import Branch, Conv, Identity
+from repopt.csla import Convention
+from repopt.models.folding import Foldable
+from repopt.models.squeeze import SqueezeExcite
+from repopt.models.staged import Pooling, StagedNet, draw_convolutions_
 
 
 @dataclass(frozen=True, kw_only=True)
 class VGGSpec:
-    """The 3x3 layers and the channels of the four stages."""
+    """The 3x3 layers and the channels of the stages."""
 
     depths: tuple[int, ...]
     widths: tuple[int, ...]
     stem: int | None = None
+
+    def __post_init__(self) -> None:
+        sizes = (*self.depths, *self.widths, 1 if self.stem is None else self.stem)
+        if not self.depths or len(self.depths) != len(self.widths) or any(size < 1 for size in sizes):
+            raise ValueError(
+                f"a VGG needs as many positive depths as widths, and a positive stem, not depths={self.depths}, "
+                f"widths={self.widths}, stem={self.stem}"
+            )
 
     @property
     def stem_width(self) -> int:
@@ -28,59 +41,120 @@ class VGGSpec:
 _A, _B, _L = (2, 4, 14, 1), (4, 6, 16, 1), (8, 14, 24, 1)
 
 VGG_SPECS: Mapping[str, VGGSpec] = {
-    "repopt_vgg_nano": VGGSpec(depths=_B, widths=(16, 24, 32, 128), stem=8),
-    "repopt_vgg_a0": VGGSpec(depths=_A, widths=(48, 96, 192, 1280)),
-    "repopt_vgg_a1": VGGSpec(depths=_A, widths=(64, 128, 256, 1280)),
-    "repopt_vgg_a2": VGGSpec(depths=_A, widths=(96, 192, 384, 1408)),
-    "repopt_vgg_b0": VGGSpec(depths=_B, widths=(64, 128, 256, 1280)),
-    "repopt_vgg_b1": VGGSpec(depths=_B, widths=(128, 256, 512, 2048)),
-    "repopt_vgg_b2": VGGSpec(depths=_B, widths=(160, 320, 640, 2560)),
-    "repopt_vgg_b3": VGGSpec(depths=_B, widths=(192, 384, 768, 2560)),
-    "repopt_vgg_l1": VGGSpec(depths=_L, widths=(128, 256, 512, 2048)),
-    "repopt_vgg_l2": VGGSpec(depths=_L, widths=(160, 320, 640, 2560)),
+    "nano": VGGSpec(depths=_B, widths=(16, 24, 32, 128), stem=8),
+    "a0": VGGSpec(depths=_A, widths=(48, 96, 192, 1280)),
+    "a1": VGGSpec(depths=_A, widths=(64, 128, 256, 1280)),
+    "a2": VGGSpec(depths=_A, widths=(96, 192, 384, 1408)),
+    "b0": VGGSpec(depths=_B, widths=(64, 128, 256, 1280)),
+    "b1": VGGSpec(depths=_B, widths=(128, 256, 512, 2048)),
+    "b2": VGGSpec(depths=_B, widths=(160, 320, 640, 2560)),
+    "b3": VGGSpec(depths=_B, widths=(192, 384, 768, 2560)),
+    "l1": VGGSpec(depths=_L, widths=(128, 256, 512, 2048)),
+    "l2": VGGSpec(depths=_L, widths=(160, 320, 640, 2560)),
 }
 
 
-class PlainBlock(nn.Module):
-    """3x3 convolution, batch norm, ReLU."""
+class VGGBlock(Foldable):
+    """A linear part, a ReLU, and squeeze and excitation where asked for."""
 
-    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
+    def __init__(self, channels: int, *, se: bool) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(in_channels, out_channels, 3, stride, padding=1, bias=False)
-        self.bn = nn.BatchNorm2d(out_channels)
         self.relu = nn.ReLU()
+        self.se = SqueezeExcite(channels, max(1, channels // 4), nn.Sigmoid()) if se else nn.Identity()
+
+    def linear_part(self, x: Tensor) -> Tensor:
+        """What in eval mode is one convolution with a bias."""
+        raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.relu(self.bn(self.conv(x)))
+        y: Tensor = self.se(self.relu(self.linear_part(x)))
         return y
 
 
-class RepOptVGG(nn.Module):
-    """The plain model, with the authors' module names.
+class PlainBlock(VGGBlock):
+    """3x3 convolution, batch norm, ReLU."""
+
+    norm_pairs = (("conv", "bn"),)
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int, *, se: bool = False) -> None:
+        super().__init__(out_channels, se=se)
+        self.conv = nn.Conv2d(in_channels, out_channels, 3, stride, padding=1, bias=False)
+        self.bn = nn.BatchNorm2d(out_channels)
+
+    def linear_part(self, x: Tensor) -> Tensor:
+        y: Tensor = self.bn(self.conv(x))
+        return y
+
+
+class VGG(StagedNet):
+    """A stem, stages of blocks, and a classifier, with the module names of the authors' models.
 
     Args:
         spec: layers and channels.
-        num_classes: outputs.
+        num_classes: outputs; 0 leaves the classifier out.
         in_chans: input channels.
+        strides: of the stem and of each stage's first layer (Table 6 has variants).
+        se: squeeze and excitation after each ReLU, with a quarter of the channels as neurons (Table 3).
+        dropout: probability before the classifier.
+        global_pool: `avg`, or nothing: then the head gives the last map.
+        kernel: how convolutions start: `authors` (torch's default) or `paper` (MSRA).
+        deploy: build the deploy form, for weights that are saved in it.
     """
 
-    def __init__(self, spec: VGGSpec, num_classes: int = 1000, in_chans: int = 3) -> None:
-        super().__init__()
-        channels = spec.stem_width
-        self.stage0 = PlainBlock(in_chans, channels, stride=2)
-        for index, (depth, width) in enumerate(zip(spec.depths, spec.widths, strict=True), start=1):
-            blocks = [PlainBlock(width if layer else channels, width, 1 if layer else 2) for layer in range(depth)]
-            self.add_module(f"stage{index}", nn.Sequential(*blocks))
-            channels = width
-        self.gap = nn.AdaptiveAvgPool2d(1)
-        self.linear = nn.Linear(channels, num_classes)
-        self._stages = len(spec.depths) + 1
+    head_name = "linear"
 
-    def forward(self, x: Tensor) -> Tensor:
-        for index in range(self._stages):
-            x = self.get_submodule(f"stage{index}")(x)
-        logits: Tensor = self.linear(self.gap(x).flatten(1))
-        return logits
+    def __init__(
+        self,
+        spec: VGGSpec,
+        *,
+        num_classes: int = 1000,
+        in_chans: int = 3,
+        strides: Sequence[int] | None = None,
+        se: bool = False,
+        dropout: float = 0.0,
+        global_pool: Pooling = "avg",
+        kernel: Convention = "authors",
+        deploy: bool = False,
+    ) -> None:
+        super().__init__(num_classes=num_classes, in_chans=in_chans, dropout=dropout, global_pool=global_pool)
+        self.spec, self.se = spec, se
+        self.strides = _checked_strides(strides, 1 + len(spec.depths))
+        self.stage0: nn.Module = self.make_block(in_chans, spec.stem_width, self.strides[0])
+        widths = (spec.stem_width, *spec.widths)
+        for index, depth in enumerate(spec.depths, start=1):
+            width = widths[index]
+            first = self.make_block(widths[index - 1], width, self.strides[index])
+            rest = [self.make_block(width, width, 1) for _ in range(depth - 1)]
+            self.add_module(f"stage{index}", nn.Sequential(first, *rest))
+        self.steps = tuple(f"stage{index}" for index in range(len(widths)))
+        self.feature_info = [
+            {"num_chs": width, "reduction": math.prod(self.strides[: index + 1]), "module": f"stage{index}"}
+            for index, width in enumerate(widths)
+        ]
+        self.num_features = self.head_hidden_size = widths[-1]
+        draw_convolutions_(self, kernel)
+        self.reset_classifier(num_classes)
+        if deploy:
+            self.switch_to_deploy()
 
-    def repopt_branches(self) -> dict[str, list[Branch]]:
-        return {r"^stage\d+(\.\d+)?\.conv$": [Conv(3), Conv(1), Identity()]}
+    def make_block(self, in_channels: int, out_channels: int, stride: int) -> VGGBlock:
+        raise NotImplementedError
+
+
+class RepOptVGG(VGG):
+    """The plain model, which a RepOptimizer trains as if it were RepVGG."""
+
+    imagined: Mapping[str, list[Branch]] = {r"^stage\d+(\.\d+)?\.conv$": [Conv(3), Conv(1), Identity()]}
+
+    def make_block(self, in_channels: int, out_channels: int, stride: int) -> VGGBlock:
+        return PlainBlock(in_channels, out_channels, stride, se=self.se)
+
+
+def _checked_strides(strides: Sequence[int] | None, count: int) -> tuple[int, ...]:
+    checked = (2,) * count if strides is None else tuple(strides)
+    if len(checked) != count or any(stride not in (1, 2) for stride in checked):
+        raise ValueError(
+            f"strides must be {count} numbers that are 1 or 2, for the stem and the first layer of each stage, not "
+            f"{checked}"
+        )
+    return checked

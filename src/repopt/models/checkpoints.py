@@ -1,0 +1,126 @@
+"""Reads checkpoints of other code: the authors', the public RepVGG's and RepGhost's, timm's.
+
+A checkpoint is a file (safetensors, or a PyTorch file that holds tensors alone) or a state dict, perhaps inside `model`
+or `state_dict` and with the prefixes of wrappers. Keys are renamed, nothing else is changed, and what does not fit is
+an error that names it.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from repopt.names import clean
+
+_INSIDE = ("state_dict", "model")
+
+# key of another layout -> ours, each applied where it matches
+_RENAMES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern), name)
+    for pattern, name in (
+        # timm's RepVGG
+        (r"^stem\.", "stage0."),
+        (r"^head\.fc\.", "linear."),
+        (r"\.conv_kxk\.", ".rbr_dense."),
+        (r"\.conv_1x1\.(conv|bn)\.", r".rbr_1x1.\1."),
+        (r"^(stage\d+(?:\.\d+)?)\.identity\.", r"\1.rbr_identity."),
+        (r"\.reparam_conv\.", ".rbr_reparam."),
+        # the authors' RepVGG and squeeze and excitation
+        (r"\.conv_3x3\.", ".rbr_dense.conv."),
+        (r"\.bn_3x3\.", ".rbr_dense.bn."),
+        (r"\.conv_1x1\.weight$", ".rbr_1x1.conv.weight"),
+        (r"\.bn_1x1\.", ".rbr_1x1.bn."),
+        (r"\.bn_identity\.", ".rbr_identity."),
+        (r"\.post_se\.down\.", ".se.conv_reduce."),
+        (r"\.post_se\.up\.", ".se.conv_expand."),
+        # the authors' GhostNet
+        (r"\.final_bn\.", ".cheap_operation.1."),
+        (r"\.fusion_bn\.(?!0\.)", ".fusion_bn.0."),
+    )
+)
+_TIMM_STAGE = re.compile(r"^stages\.(\d+)\.")
+
+
+def load_checkpoint(model: nn.Module, source: str | Path | Mapping[str, Any]) -> None:
+    """Loads a checkpoint into a model of this package, whatever layout its keys have.
+
+    Args:
+        model: a model of the checkpoint's architecture: a RepVGG for RepVGG's weights, with `deploy=True` for converted
+            ones. `plain_from_repvgg` takes it to a plain model.
+        source: a file, or a state dict. Files are read safely: nothing in them is executed.
+
+    Raises:
+        ValueError: the file cannot be read, or the checkpoint does not fit; the message names the first keys.
+    """
+    state = _layout(_tensors(source))
+    own = model.state_dict()
+    for key in [key for key in own if key.endswith("num_batches_tracked") and key not in state]:
+        state[key] = own[key]  # older checkpoints have none
+    missing = [key for key in own if key not in state]
+    unexpected = [key for key in state if key not in own]
+    if missing or unexpected:
+        words = [_counted("it lacks", missing), _counted("it holds", unexpected)]
+        raise ValueError(
+            f"the checkpoint does not fit this {type(model).__name__}: {' and '.join(filter(None, words))}"
+        )
+    for key, tensor in own.items():
+        if state[key].shape != tensor.shape:
+            raise ValueError(
+                f"the checkpoint does not fit this {type(model).__name__}: {key!r} has shape "
+                f"{tuple(state[key].shape)} in it and {tuple(tensor.shape)} in the model (for another number of "
+                "classes, load first and then call reset_classifier)"
+            )
+    model.load_state_dict(state)
+
+
+def _counted(verb: str, keys: list[str]) -> str:
+    if not keys:
+        return ""
+    more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+    return f"{verb} {keys[0]!r}{more}" + (", which the model has not" if verb == "it holds" else "")
+
+
+def _layout(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The state dict with our keys."""
+    renamed = {}
+    for key, tensor in state.items():
+        name = _TIMM_STAGE.sub(lambda match: f"stage{int(match[1]) + 1}.", clean(key))
+        for pattern, ours in _RENAMES:
+            name = pattern.sub(ours, name)
+        renamed[name] = tensor
+    return renamed
+
+
+def _tensors(source: str | Path | Mapping[str, Any]) -> Mapping[str, Tensor]:
+    read = source if isinstance(source, Mapping) else _read(Path(source))
+    inside = next((read[key] for key in _INSIDE if isinstance(read.get(key), Mapping)), read)
+    if not inside or not all(isinstance(value, Tensor) for value in inside.values()):
+        raise ValueError(
+            "the checkpoint holds no state dict: give one of tensors alone, or a dictionary with one under 'model' or "
+            "'state_dict'"
+        )
+    return inside
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no checkpoint {str(path)!r}")
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except SafetensorError as error:
+        raise ValueError(f"{str(path)!r} is not a readable safetensors file ({error})") from error
+    except Exception as error:  # a corrupt file breaks the reader in many ways
+        raise ValueError(
+            f"{str(path)!r} is not a PyTorch file that holds tensors alone, so it was not loaded: it may be corrupt, "
+            "or hold other objects beside the weights"
+        ) from error
+    if not isinstance(loaded, Mapping):
+        raise ValueError(f"{str(path)!r} holds a {type(loaded).__name__}, not a checkpoint")
+    return loaded

@@ -1,0 +1,92 @@
+"""A model as a backbone: the last map of each resolution instead of the classes' scores.
+
+The modules keep their names, so that the plan, the scales and the checkpoints of the whole model fit the backbone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from repopt.branches import Branch
+from repopt.models.folding import Foldable
+from repopt.models.staged import StagedNet, check_images, declared
+
+
+@dataclass(frozen=True)
+class FeatureInfo:
+    """What a backbone's maps are; the methods are those of timm's class of this name.
+
+    Attributes:
+        info: a dictionary a resolution: num_chs, reduction, module.
+        out_indices: the resolutions that the backbone returns.
+    """
+
+    info: Sequence[dict[str, Any]]
+    out_indices: tuple[int, ...]
+
+    def channels(self) -> list[int]:
+        return self.get("num_chs")
+
+    def reduction(self) -> list[int]:
+        return self.get("reduction")
+
+    def module_name(self) -> list[str]:
+        return self.get("module")
+
+    def get(self, key: str) -> list[Any]:
+        return [self.info[index][key] for index in self.out_indices]
+
+    def __len__(self) -> int:
+        return len(self.info)
+
+
+class FeatureMaps(Foldable):
+    """A backbone: returns a list of maps, finest first.
+
+    Args:
+        net: the model; its modules are shared, not copied, and those behind the last map wanted are left out.
+        out_indices: which resolutions, all unless given; negative ones count from the end.
+
+    Attributes:
+        feature_info: channels and reductions of the maps.
+    """
+
+    def __init__(self, net: StagedNet, out_indices: Sequence[int] | None = None) -> None:
+        super().__init__()
+        count = len(net.feature_info)
+        out_indices = range(count) if out_indices is None else out_indices
+        if not out_indices or any(not -count <= index < count for index in out_indices):
+            raise ValueError(f"out_indices must be among 0 to {count - 1}, not {tuple(out_indices)}")
+        indices = sorted({index % count for index in out_indices})
+        self.feature_info = FeatureInfo(net.feature_info, tuple(indices))
+        self.in_chans = net.in_chans
+        self.norm_pairs = net.norm_pairs
+        wanted = self.feature_info.module_name()
+        self.steps = net.steps[: net.steps.index(wanted[-1]) + 1]
+        for name, child in net.named_children():
+            parts = [step for step in self.steps if step.startswith(f"{name}.")]
+            if name in self.steps:
+                self.add_module(name, child)
+            elif parts:
+                assert isinstance(child, nn.Sequential)
+                self.add_module(name, child[: len(parts)])
+        self._wanted = frozenset(wanted)
+        self._depths = net.repopt_depths()
+        self._imagined = net.imagined
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        check_images(x, self.in_chans, self)
+        maps = []
+        for name in self.steps:
+            x = self.get_submodule(name)(x)
+            if name in self._wanted:
+                maps.append(x)
+        return maps
+
+    def repopt_branches(self) -> dict[str, list[Branch]]:
+        return declared(self._imagined)
+
+    def repopt_depths(self) -> dict[str, int] | None:
+        return self._depths

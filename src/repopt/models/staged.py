@@ -1,0 +1,131 @@
+"""What the models share: steps one after another, maps at every resolution, a classifier on the pooled last one."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from repopt.branches import Branch
+from repopt.csla import Convention, check_convention, draw_
+from repopt.models.folding import Foldable
+
+Pooling = Literal["avg", ""]
+
+
+class StagedNet(Foldable):
+    """A net of named steps and a classifier.
+
+    Args:
+        num_classes: outputs; 0 leaves the classifier out.
+        in_chans: input channels.
+        dropout: probability before the classifier.
+        global_pool: `avg`, or nothing: then the head gives the last map.
+
+    Attributes:
+        steps: names of the modules that are applied one after another.
+        feature_info: channels, reduction and module of the last map of each resolution, as timm has it.
+        num_features: channels of the last map.
+        head_name: of the fully connected layer.
+        imagined: the branches that a plain model's operators imagine; a model with real ones has none.
+    """
+
+    steps: tuple[str, ...]
+    feature_info: list[dict[str, Any]]
+    num_features: int
+    head_hidden_size: int
+    head_name: str
+    imagined: Mapping[str, list[Branch]] | None = None
+
+    def __init__(self, *, num_classes: int, in_chans: int, dropout: float, global_pool: Pooling) -> None:
+        super().__init__()
+        if num_classes < 0 or in_chans < 1 or not 0 <= dropout < 1:
+            raise ValueError(
+                f"num_classes must be at least 0, in_chans at least 1 and dropout in [0, 1), not {num_classes}, "
+                f"{in_chans} and {dropout}"
+            )
+        self.num_classes, self.in_chans, self.dropout = num_classes, in_chans, dropout
+        self.global_pool = _checked(global_pool)
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """The last map."""
+        check_images(x, self.in_chans, self)
+        for name in self.steps:
+            x = self.get_submodule(name)(x)
+        return x
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """The classes' scores from the last map, or what the classifier would be given."""
+        x = self.pre_classifier(F.adaptive_avg_pool2d(x, 1) if self.global_pool else x)
+        if self.global_pool:
+            x = x.flatten(1)
+        x = F.dropout(x, self.dropout, self.training)
+        return x if pre_logits or not self.num_classes else self.get_classifier()(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.forward_head(self.forward_features(x))
+
+    def repopt_branches(self) -> dict[str, list[Branch]]:
+        """The branches that the model's operators imagine."""
+        return declared(self.imagined)
+
+    def repopt_depths(self) -> dict[str, int] | None:
+        """How deep each operator lies in its stage; None leaves it to the plan."""
+        return None
+
+    def pre_classifier(self, x: Tensor) -> Tensor:
+        """What happens between the pooling and the classifier."""
+        return x
+
+    def get_classifier(self) -> nn.Module:
+        return self.get_submodule(self.head_name)
+
+    def reset_classifier(self, num_classes: int, global_pool: Pooling | None = None) -> None:
+        """Puts a new classifier on top, for another number of classes.
+
+        Args:
+            num_classes: outputs; 0 leaves the classifier out.
+            global_pool: `avg`, or nothing; as it was unless given.
+        """
+        if global_pool is not None:
+            self.global_pool = _checked(global_pool)
+        if num_classes and not self.global_pool:
+            raise ValueError("a classifier needs pooled features: give global_pool='avg', or num_classes=0")
+        param = next(self.parameters())
+        self.num_classes = num_classes
+        head = nn.Linear(self.head_hidden_size, num_classes) if num_classes else nn.Identity()
+        setattr(self, self.head_name, head.to(param.device, param.dtype).train(self.training))
+
+
+def check_images(x: Tensor, channels: int, net: nn.Module) -> None:
+    """Raises unless this is a batch of images with the net's channels."""
+    if x.ndim != 4 or x.shape[1] != channels or min(x.shape[2:]) < 1:
+        raise ValueError(
+            f"{type(net).__name__} takes images of shape (batch, {channels}, height, width), not {tuple(x.shape)}"
+        )
+
+
+def declared(imagined: Mapping[str, list[Branch]] | None) -> dict[str, list[Branch]]:
+    """The branches to plan with."""
+    if imagined is None:
+        raise ValueError(
+            "this model has real branches and declares none to imagine: plan a plain model, or give "
+            "plan(model, {pattern: [branches]})"
+        )
+    return dict(imagined)
+
+
+def draw_convolutions_(model: nn.Module, kernel: Convention) -> None:
+    """Draws the kernels of all convolutions by a convention; torch has drawn them by the authors' already."""
+    check_convention(kernel)
+    if kernel == "authors":
+        return
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            draw_(module.weight, kernel)
+
+
+def _checked(global_pool: Pooling) -> Pooling:
+    if global_pool not in ("avg", ""):
+        raise ValueError(f"global_pool is 'avg' or '', not {global_pool!r}")
+    return global_pool

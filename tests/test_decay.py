@@ -1,0 +1,41 @@
+import torch
+from torch import nn
+
+import repopt
+from repopt import Conv, Identity
+
+
+def names_in(model, group):
+    names = {id(param): name for name, param in model.named_parameters()}
+    return {names[id(param)] for param in group["params"]}
+
+
+def block():
+    net = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4))
+    return net, repopt.plan(net, {"0": [Conv(3), Identity()]}, scales="ones")
+
+
+def test_the_identity_of_a_block_is_decayed_as_the_plain_models_diagonal_is():
+    net, plan = block()
+    for model in (repopt.csla_model(net, plan), repopt.search_model(net, plan)):
+        decayed, rest = repopt.decay_groups(model, 0.1)
+        assert names_in(model, decayed) == {"0.kernels.conv3x3", "0.kernels.identity"}
+        assert (decayed["weight_decay"], rest["weight_decay"]) == (0.1, 0.0)
+        assert names_in(model, rest) >= {"0.bias", "1.weight", "1.bias"}
+    decayed, rest = repopt.decay_groups(net, 0.1)
+    assert names_in(net, decayed) == {"0.weight"}
+
+
+def test_repvggs_identity_gamma_is_decayed_as_in_the_authors_code():
+    model = repopt.create_model("repvgg_nano")
+    decayed, _ = repopt.decay_groups(model, 0.1)
+    one_dimensional = {name for name in names_in(model, decayed) if model.get_parameter(name).ndim == 1}
+    assert one_dimensional == {name for name, _ in model.named_parameters() if name.endswith("rbr_identity.weight")}
+
+
+def test_frozen_parameters_and_empty_groups_are_left_out():
+    net, _ = block()
+    net[0].weight.requires_grad_(False)
+    (rest,) = repopt.decay_groups(net, 0.1)
+    assert names_in(net, rest) == {"0.bias", "1.weight", "1.bias"}
+    torch.optim.SGD([rest], lr=0.1)
