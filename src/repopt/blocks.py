@@ -45,7 +45,7 @@ class LinearAdditionBlock(nn.Module):
         super().__init__()
         weight = operator.weight
         self.block = block
-        self._memory_format = memory_format_of(weight)
+        self._memory_format = _memory_format_of(weight)
         self._plain = (_without_parameters(operator),)  # in a tuple: not a submodule
         self.kernels = nn.ParameterDict({branch: self._parameter(kernels[branch], weight) for branch in block.branches})
         self.bias = operator.bias
@@ -66,7 +66,7 @@ class LinearAdditionBlock(nn.Module):
         """The plain operator with the equivalent kernel."""
         plain = copy.deepcopy(self._plain[0])
         trained = any(kernel.requires_grad for kernel in self.kernels.values())
-        weight = self.weight.contiguous(memory_format=self._memory_format)
+        weight = self.weight.contiguous(memory_format=getattr(torch, self._memory_format))
         plain.weight = nn.Parameter(weight, requires_grad=trained)
         plain.bias = self.bias
         plain.train(self.training)
@@ -79,7 +79,7 @@ class LinearAdditionBlock(nn.Module):
     def _parameter(self, tensor: Tensor, weight: Tensor) -> nn.Parameter:
         own = tensor.detach().to(weight, copy=True)
         if own.ndim == weight.ndim:
-            own = own.contiguous(memory_format=self._memory_format)
+            own = own.contiguous(memory_format=getattr(torch, self._memory_format))
         return nn.Parameter(own, requires_grad=weight.requires_grad)
 
 
@@ -153,11 +153,13 @@ class SearchBlock(LinearAdditionBlock):
         return y
 
 
-def memory_format_of(weight: Tensor) -> torch.memory_format:
-    for dims, memory_format in ((4, torch.channels_last), (5, torch.channels_last_3d)):
-        if weight.ndim == dims and not weight.is_contiguous() and weight.is_contiguous(memory_format=memory_format):
-            return memory_format
-    return torch.contiguous_format
+def _memory_format_of(weight: Tensor) -> str:
+    """The name of a weight's memory format; torch.save takes the name and not the format itself."""
+    for dims, name in ((4, "channels_last"), (5, "channels_last_3d")):
+        strided = weight.ndim == dims and not weight.is_contiguous()
+        if strided and weight.is_contiguous(memory_format=getattr(torch, name)):
+            return name
+    return "contiguous_format"
 
 
 def _without_parameters(operator: LinearOperator) -> LinearOperator:

@@ -8,8 +8,7 @@ read backwards: the entries of an operator-shaped tensor that belong to the bran
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
-from functools import cached_property
+from dataclasses import KW_ONLY, dataclass, field
 from types import EllipsisType
 
 from torch import Tensor
@@ -57,6 +56,9 @@ class Placement:
         kernel_size: the branch's taps in each dimension.
         dilation: their distance, counted in the operator's taps.
         groups: the branch's groups, a multiple of the operator's.
+        conv_shape: the shape of the branch's kernel as a convolution, (O, I/groups, *taps).
+        margin: the operator's taps before the branch's first one, in each dimension.
+        taps: the branch's taps among the operator's, as an index.
     """
 
     branch: Branch
@@ -64,11 +66,20 @@ class Placement:
     kernel_size: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int
+    conv_shape: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    margin: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    taps: tuple[EllipsisType | slice, ...] = field(init=False, repr=False, compare=False)
 
-    @cached_property
-    def conv_shape(self) -> tuple[int, ...]:
-        """The shape of the branch's kernel as a convolution, (O, I/groups, *taps)."""
-        return (self.operator.out_channels, self.operator.in_channels // self.groups, *self.kernel_size)
+    def __post_init__(self) -> None:
+        extents = [(taps - 1) * dilation + 1 for taps, dilation in zip(self.kernel_size, self.dilation, strict=True)]
+        margin = [(whole - extent) // 2 for whole, extent in zip(self.operator.kernel_size, extents, strict=True)]
+        found = {
+            "conv_shape": (self.operator.out_channels, self.operator.in_channels // self.groups, *self.kernel_size),
+            "margin": tuple(margin),
+            "taps": (..., *map(slice, margin, map(sum, zip(margin, extents, strict=True)), self.dilation)),
+        }
+        for name, value in found.items():  # looked up at every step: worth keeping
+            object.__setattr__(self, name, value)
 
     @property
     def kernel_shape(self) -> tuple[int, ...]:
@@ -78,14 +89,6 @@ class Placement:
     @property
     def is_identity(self) -> bool:
         return isinstance(self.branch, Identity)
-
-    @cached_property
-    def margin(self) -> tuple[int, ...]:
-        """The operator's taps before the branch's first one, in each dimension."""
-        return tuple(
-            (whole - (taps - 1) * dilation - 1) // 2
-            for whole, taps, dilation in zip(self.operator.kernel_size, self.kernel_size, self.dilation, strict=True)
-        )
 
     @property
     def fills_groups(self) -> bool:
@@ -97,34 +100,18 @@ class Placement:
         """Whether the branch reaches every entry of the operator's kernel."""
         return self.fills_groups and self.kernel_size == self.operator.kernel_size
 
-    @property
-    def taps(self) -> tuple[EllipsisType | slice, ...]:
-        """The branch's taps among the operator's, as an index."""
-        slices = (
-            slice(start, start + (taps - 1) * dilation + 1, dilation)
-            for start, taps, dilation in zip(self.margin, self.kernel_size, self.dilation, strict=True)
-        )
-        return (..., *slices)
-
     def view(self, weight: Tensor) -> Tensor:
         """The branch's entries of an operator-shaped tensor, writable, of shape (g, r, O/gr, I/gr, *taps).
 
         g counts the operator's groups, r the branch's groups within one of them. A step from one of the latter to the
         next goes down the rows and along the columns at once: they lie on a block diagonal.
         """
-        groups, (outputs, inputs, *_) = self.operator.groups, self.conv_shape
-        rows = outputs // self.groups
-        row, column, *taps = weight.stride()
-        sizes = (groups, self.groups // groups, rows, inputs, *self.kernel_size)
-        strides = (
-            row * (outputs // groups),
-            row * rows + column * inputs,
-            row,
-            column,
-            *(tap * dilation for tap, dilation in zip(taps, self.dilation, strict=True)),
-        )
-        start = sum(tap * margin for tap, margin in zip(taps, self.margin, strict=True))
-        return weight.as_strided(sizes, strides, weight.storage_offset() + start)
+        groups, (outputs, inputs, *taps) = self.operator.groups, self.conv_shape
+        finer, rows = self.groups // groups, outputs // self.groups
+        entries = weight[self.taps]
+        if finer == 1:
+            return entries.view(groups, 1, rows, inputs, *taps)
+        return entries.view(groups, finer, rows, finer, inputs, *taps).diagonal(0, 1, 3).movedim(-1, 1)
 
     def fold(self, kernel: Tensor) -> Tensor:
         """A kernel of the branch, or one number a row of it, in the shape of `view`."""

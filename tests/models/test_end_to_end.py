@@ -17,7 +17,7 @@ NETS = {
     "ghost": lambda: repopt.create_model("repopt_ghostnet_050", num_classes=5, dropout=0),
 }
 RULES = {
-    "sgd": lambda params: torch.optim.SGD(params, lr=0.02, momentum=0.9, nesterov=True),
+    "sgd": lambda params: torch.optim.SGD(params, lr=0.005, momentum=0.9, nesterov=True),
     "adamw": lambda params: torch.optim.AdamW(params, lr=1e-3),
 }
 
@@ -36,8 +36,8 @@ def test_a_repoptimizer_trains_the_plain_model_as_if_it_were_the_twin(name, rule
     draw = torch.Generator().manual_seed(1)
     worst = 0.0
     for _ in range(30):
-        images = torch.randn(16, 3, 64, 64, generator=draw, dtype=torch.float64)
-        labels = torch.randint(5, (16,), generator=draw)
+        images = torch.randn(8, 3, 64, 64, generator=draw, dtype=torch.float64)
+        labels = torch.randint(5, (8,), generator=draw)
         outputs = []
         for model, optimizer in ((net, ours), (twin, theirs)):
             optimizer.zero_grad()

@@ -96,6 +96,7 @@ def test_dynamo_captures_the_backward_pass_as_well(form):
         torch.testing.assert_close(other.grad, param.grad, rtol=1e-3, atol=1e-4, msg=name)
 
 
+@pytest.mark.filterwarnings("ignore:`torch._prims_common.check` is deprecated:FutureWarning")  # inductor's own
 @pytest.mark.parametrize("form", ["plain", "search"])
 def test_inductor_compiles_the_nano_model(form):
     model = repopt.create_model("repopt_vgg_nano", num_classes=3)
