@@ -1,16 +1,21 @@
 """Writes the pages of docs/ that are made from tables: `python docs/generate.py`, or `make docs`.
 
-exactness.md and optimizers.md come from repopt.rules, performance.md and the README's table from results/bench_step.csv.
+exactness.md and optimizers.md come from repopt.rules, models.md from the models themselves, performance.md and the README's
+table from results/bench_step.csv.
 """
 
 import csv
 import statistics
 from pathlib import Path
 
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import repopt
+from repopt.models import GHOST_WIDTHS, VGG_SPECS, deploy
 from repopt.rules import RULES, UNKNOWN, Rule
 
 ROOT = Path(__file__).parents[1]
-START, END = "<!-- step costs, by docs/generate.py -->", "<!-- end of step costs -->"
 NOTE = "<!-- made by docs/generate.py: change that, not this -->\n\n"
 
 
@@ -108,10 +113,7 @@ def readme() -> str:
         f"| {rule} | {way} | {hardware} | {_spread(ratios)} | {kept} |"
         for (rule, way, hardware, kept), ratios in runs.items()
     ]
-    text = (ROOT / "README.md").read_text()
-    before, rest = text.split(START)
-    _, after = rest.split(END)
-    return f"{before}{START}\n" + "\n".join(lines) + f"\n{END}{after}"
+    return _with_part("README.md", "step costs", lines)
 
 
 def _spread(ratios: list[float]) -> str:
@@ -147,6 +149,55 @@ ratio is to the stock optimizer of the same implementation. From `results/bench_
 state: the optimizer's own. kept: what repopt keeps beside it, multipliers (grad), the branches' kernels (branch) or scales
 (closed). peak: what one step allocates on top, where the device counts it. A closed form has no fused implementation.
 """
+
+
+def models() -> str:
+    """The page of the models with its tables brought up to date."""
+    lines = [
+        "| RepOpt-VGG | layers | channels | training | RepVGG, training | deploy | MACs, 10^9 |",
+        "|---|---|---|---:|---:|---:|---:|",
+    ]
+    lines += [
+        _model_row(f"repopt_vgg_{size}", f"repvgg_{size}", f"{_dashed(spec.depths)} | {_dashed(spec.widths)}")
+        for size, spec in VGG_SPECS.items()
+    ]
+    lines += [
+        "",
+        "| RepOpt-GhostNet | width | training | RepGhostNet, training | deploy | MACs, 10^9 |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    lines += [
+        _model_row(f"repopt_ghostnet_{size}", f"repghostnet_{size}", f"{width:g}x")
+        for size, width in GHOST_WIDTHS.items()
+    ]
+    return _with_part("docs/models.md", "models", lines)
+
+
+def _with_part(name: str, what: str, lines: list[str]) -> str:
+    """A page whose part between two markers is made here."""
+    start, end = f"<!-- {what}, by docs/generate.py -->", f"<!-- end of {what} -->"
+    before, rest = (ROOT / name).read_text().split(start)
+    _, after = rest.split(end)
+    return f"{before}{start}\n" + "\n".join(lines) + f"\n{end}{after}"
+
+
+def _model_row(plain: str, branched: str, shape: str) -> str:
+    with torch.device("meta"):
+        net, other = repopt.create_model(plain), repopt.create_model(branched)
+        deployed = _parameters(deploy(net))
+        assert deployed == _parameters(deploy(other))
+        with FlopCounterMode(display=False) as counter:
+            deploy(net)(torch.empty(1, 3, 224, 224))
+    billions = counter.get_total_flops() / 2e9
+    return f"| `{plain}` | {shape} | {_parameters(net):,} | {_parameters(other):,} | {deployed:,} | {billions:.2f} |"
+
+
+def _parameters(model: torch.nn.Module) -> int:
+    return sum(param.numel() for param in model.parameters())
+
+
+def _dashed(sizes: tuple[int, ...]) -> str:
+    return "-".join(map(str, sizes))
 
 
 def _route(rule: Rule) -> str:
@@ -197,6 +248,7 @@ def _table(setting: dict[str, str], rows: list[dict[str, str]]) -> str:
 PAGES = {
     "docs/exactness.md": exactness,
     "docs/optimizers.md": optimizers,
+    "docs/models.md": models,
     "docs/performance.md": performance,
     "README.md": readme,
 }

@@ -4,6 +4,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import torchvision_shim  # noqa: F401 (timm imports torchvision, also in the snippets of the docs)
+
 AUTHORS_SCALES = Path(__file__).parents[2] / "shared" / "authors_scales"
 
 

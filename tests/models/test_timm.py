@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 import repopt
-import torchvision_shim  # noqa: F401 (before timm, which imports torchvision)
 from repopt import Conv, Identity
 from repopt.models import GHOST_WIDTHS, deploy, load_checkpoint
 from settled import settle
