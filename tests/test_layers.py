@@ -10,7 +10,7 @@ SOURCE = Path(repopt.__file__).parent
 
 # from the bottom up; modules of one layer may import each other only where a package's parts do
 LAYERS = [
-    {"names", "operators", "sharding", "gpu", "multiplier_triton"},
+    {"version", "results", "names", "operators", "sharding", "gpu", "multiplier_triton"},
     {"branches"},
     {"scales", "csla", "parts", "matching"},
     {"multiplier"},

@@ -140,6 +140,13 @@ def test_an_operator_that_a_block_cannot_stand_for_is_refused(surgery):
     tied[1].weight = tied[0].weight
     with pytest.raises(ValueError, match="'0' shares its weight with '1', and a block would untie them"):
         surgery(tied, planned(tied, {"^0$": [repopt.Linear()]}))
+    compiled = nn.Sequential(torch.compile(nn.Linear(4, 4)))
+    with pytest.raises(ValueError, match=r"'0' is compiled by itself, .* compile after surgery"):
+        surgery(compiled, planned(compiled, {"^0$": [repopt.Linear()]}))
+    patched = nn.Sequential(nn.Linear(4, 4))
+    patched[0].forward = lambda x: x
+    with pytest.raises(ValueError, match="'0' is a Linear with a forward of its own"):
+        surgery(patched, planned(patched, {"^0$": [repopt.Linear()]}))
     own = nn.Sequential(Standardized(4, 4, 3))
     with pytest.raises(ValueError, match="'0' is a Standardized with a forward of its own"):
         surgery(own, planned(own, {"^0$": [Conv(3)]}))
@@ -196,8 +203,8 @@ def test_the_search_model_computes_and_learns_what_its_branches_written_out_do(n
     for block in csla_blocks(twin).values():
         for scale in block.branch_scales().values():
             scale.requires_grad_()
-    x = torch.randn(4, 3, 32, 32, dtype=torch.float64)
-    weight = torch.randn(4, 8 if isinstance(net, Own) else 5, dtype=torch.float64)
+    x = torch.randn(8, 3, 64, 64, dtype=torch.float64)  # a norm over a few values only would magnify rounding
+    weight = torch.randn(8, 8 if isinstance(net, Own) else 5, dtype=torch.float64)
     outputs, expected = search(x), twin(x)
     torch.testing.assert_close(outputs, expected, rtol=1e-12, atol=1e-12 * float(expected.detach().abs().max()))
     for y in (outputs, expected):
@@ -302,6 +309,50 @@ def test_surgery_keeps_what_the_operator_has(surgery):
     assert len(seen) == 2
 
 
+def test_a_block_says_of_its_shape_what_the_operator_says():
+    net = Own()
+    search = search_model(net, repopt.plan(net, OWN_BRANCHES))
+    assert (search.stem.stride, search.grouped.groups, search.fc.out_features) == ((2, 2), 2, 8)
+    assert "bias=True" in repr(search.stem)
+    assert "bias=False" in repr(search.depthwise)
+
+
+def test_an_operator_reached_under_two_names_has_the_scales_of_its_planned_one():
+    net = small_net()
+    net.add_module("alias", net[0])
+    for name in ("^0$", "^alias$"):
+        plan = repopt.plan(net, {name: [Conv(3), Conv(1)]})
+        assert tuple(extract_scales(search_model(net, plan))) == plan.operators
+
+
+def test_surgery_in_place_that_fails_changes_nothing():
+    net = nn.Sequential(nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3))
+    plan = planned(net, {"0|1": [Conv(3), Conv(1)]})
+    with pytest.raises(ValueError, match="the kernels lack branch"):
+        csla_model(net, plan, {"0": plan.init_()["0"]}, inplace=True)
+    assert all(isinstance(module, nn.Conv2d) for module in net)
+
+
+def test_merging_keeps_the_memory_format_that_the_model_has_then():
+    net = nn.Sequential(nn.Conv2d(4, 4, 3))
+    search = search_model(net, repopt.plan(net, {"0": [Conv(3), Conv(1)]})).to(memory_format=torch.channels_last)
+    assert repopt.merge(search)[0].weight.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
+def test_surgery_stays_on_the_device():
+    net = Own().cuda()
+    plan = repopt.plan(net, OWN_BRANCHES)
+    search = search_model(net, plan)
+    x = torch.randn(2, 3, 16, 16, device="cuda")
+    search(x).sum().backward()
+    scales = extract_scales(search)
+    twin = csla_model(repopt.merge(search), plan.with_scales(scales))
+    assert {tensor.device.type for tensor in twin.state_dict().values()} == {"cuda"}
+    torch.testing.assert_close(twin(x), search(x), rtol=1e-3, atol=1e-3)
+
+
 def test_by_default_surgery_works_on_a_copy():
     net = Own()
     before = {name: value.clone() for name, value in net.state_dict().items()}
@@ -328,7 +379,19 @@ def test_an_attention_layer_can_be_searched_and_written_out():
     [
         (lambda net, plan: search_model(nn.Linear(2, 2), plan), ValueError, "no linear operator 'stem'"),
         (lambda net, plan: search_model(net, "plan"), TypeError, "plan is what repopt.plan"),
-        (lambda net, plan: search_model(net, plan, start="deep"), ValueError, "counting is 'authors' or 'paper'"),
+        (lambda net, plan: search_model(net, plan, start="deep"), FileNotFoundError, "no scales called 'deep'"),
+        (lambda net, plan: search_model(3, plan), TypeError, "surgery takes a model, not a int"),
+        (lambda net, plan: extract_scales(3), TypeError, "extract_scales takes a model, not a int"),
+        (
+            lambda net, plan: search_model(search_model(net, plan), plan),
+            ValueError,
+            r"no linear operator 'stem', .* \(there is a SearchBlock; a block can be merged",
+        ),
+        (
+            lambda net, plan: csla_model(net, plan.with_scales("ones"), {"head": {}}),
+            ValueError,
+            "the kernels speak of 'head', which the plan does not hold",
+        ),
         (lambda net, plan: search_model(net, plan, kernel="he"), ValueError, "kernel is one of 'authors', 'paper'"),
         (
             lambda net, plan: search_model(net, plan, start=repopt.Scales({"head": {"conv3x3": 1.0}})),

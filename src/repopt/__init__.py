@@ -10,8 +10,9 @@ from repopt.plans import Plan, plan
 from repopt.scales import Scales
 from repopt.surgery import csla_model, extract_scales, merge, search_model
 from repopt.verification import verify
+from repopt.version import VERSION
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "Conv",

@@ -20,6 +20,7 @@ from repopt.branches import Block, Placement
 from repopt.operators import LinearOperator
 
 _CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+_FULL = "_is_full_backward_hook"
 _HOOKS = (
     "_forward_pre_hooks",
     "_forward_pre_hooks_with_kwargs",
@@ -28,7 +29,7 @@ _HOOKS = (
     "_forward_hooks_always_called",
     "_backward_pre_hooks",
     "_backward_hooks",
-    "_is_full_backward_hook",
+    _FULL,
 )
 
 
@@ -36,7 +37,8 @@ class LinearAdditionBlock(nn.Module):
     """Branches of one kernel and one scale each, added up, in the place of an operator.
 
     Args:
-        operator: the module that imagines the block; its bias, hooks and training flag are the block's.
+        operator: the module that imagines the block; its bias, hooks and training flag are the block's, and what it
+            says of its shape (`stride`, `out_channels`, ...) the block says too.
         block: its branches.
         kernels: their kernels.
     """
@@ -45,7 +47,9 @@ class LinearAdditionBlock(nn.Module):
         super().__init__()
         weight = operator.weight
         self.block = block
-        self._memory_format = _memory_format_of(weight)
+        self.operator_name = ""
+        for name in operator.__constants__:
+            setattr(self, name, getattr(operator, name))
         self._plain = (_without_parameters(operator),)  # in a tuple: not a submodule
         self.kernels = nn.ParameterDict({branch: self._parameter(kernels[branch], weight) for branch in block.branches})
         self.bias = operator.bias
@@ -66,20 +70,20 @@ class LinearAdditionBlock(nn.Module):
         """The plain operator with the equivalent kernel."""
         plain = copy.deepcopy(self._plain[0])
         trained = any(kernel.requires_grad for kernel in self.kernels.values())
-        weight = self.weight.contiguous(memory_format=getattr(torch, self._memory_format))
-        plain.weight = nn.Parameter(weight, requires_grad=trained)
+        plain.weight = nn.Parameter(self.weight, requires_grad=trained)
         plain.bias = self.bias
         plain.train(self.training)
         _share_hooks(plain, self)
         return plain
 
     def extra_repr(self) -> str:
-        return f"{self._plain[0].extra_repr()}, branches={self.block}"
+        plain = self._plain[0].extra_repr().replace(", bias=False", "")  # the template has no parameters at all
+        return f"{plain}, bias={self.bias is not None}, branches={self.block}"
 
     def _parameter(self, tensor: Tensor, weight: Tensor) -> nn.Parameter:
         own = tensor.detach().to(weight, copy=True)
         if own.ndim == weight.ndim:
-            own = own.contiguous(memory_format=getattr(torch, self._memory_format))
+            own = own.contiguous(memory_format=_memory_format_of(weight))
         return nn.Parameter(own, requires_grad=weight.requires_grad)
 
 
@@ -153,18 +157,18 @@ class SearchBlock(LinearAdditionBlock):
         return y
 
 
-def _memory_format_of(weight: Tensor) -> str:
-    """The name of a weight's memory format; torch.save takes the name and not the format itself."""
-    for dims, name in ((4, "channels_last"), (5, "channels_last_3d")):
-        strided = weight.ndim == dims and not weight.is_contiguous()
-        if strided and weight.is_contiguous(memory_format=getattr(torch, name)):
-            return name
-    return "contiguous_format"
+def _memory_format_of(weight: Tensor) -> torch.memory_format:
+    for dims, memory_format in ((4, torch.channels_last), (5, torch.channels_last_3d)):
+        if weight.ndim == dims and not weight.is_contiguous() and weight.is_contiguous(memory_format=memory_format):
+            return memory_format
+    return torch.contiguous_format
 
 
 def _without_parameters(operator: LinearOperator) -> LinearOperator:
     plain = copy.copy(operator)
     plain._parameters = dict.fromkeys(operator._parameters)
+    for name in _HOOKS:  # the block has them; here they would be copied with whatever they hold
+        setattr(plain, name, type(getattr(operator, name))() if name != _FULL else None)
     return plain
 
 

@@ -15,9 +15,9 @@ from rich.markup import escape
 from rich.table import Table
 
 import repopt
-from repopt.bench.results import append_csv, environment
 from repopt.bench.step import Implementation, Rule, measure_step
 from repopt.matrix import EXACT_TO, Row, run_matrix
+from repopt.results import append_csv, environment
 
 Device = Literal["auto", "cpu", "cuda"]
 

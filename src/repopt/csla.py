@@ -68,11 +68,14 @@ def following(
     if not change.any():
         return dict(kernels)
     more = least_norm_split(block, constants, change, name)
-    return {branch: kernel.detach() + more[branch] for branch, kernel in kernels.items()}
+    return {branch: kernels[branch].detach().to(weight) + more[branch] for branch in block.branches}
 
 
 def check_kernels(block: Block, kernels: Mapping[str, Tensor], name: str) -> None:
-    """Raises unless there is a kernel of the right shape for every branch."""
+    """Raises unless there is a kernel of the right shape for every branch, and for nothing else."""
+    for branch in kernels:
+        if branch not in block.branches:
+            raise ValueError(f"the kernels speak of branch {branch!r} of {name!r}, which it does not imagine")
     for branch, placement in block.branches.items():
         if branch not in kernels:
             raise ValueError(

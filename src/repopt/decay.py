@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import nn
 
+from repopt.names import check_model
+
 # the identity of a search or CSLA block, and the gamma of a RepVGG block's identity branch
 _IDENTITY = re.compile(r"(^|\.)(kernels\.identity(_\d+)?|rbr_identity\.weight)$")
 
@@ -20,8 +22,10 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     Example:
         >>> optimizer = torch.optim.SGD(decay_groups(model, 4e-5), lr=0.1, momentum=0.9)
     """
-    trained = [(name, param) for name, param in model.named_parameters() if param.requires_grad]
-    decayed = [param for name, param in trained if param.ndim > 1 or _IDENTITY.search(name)]
-    rest = [param for name, param in trained if not (param.ndim > 1 or _IDENTITY.search(name))]
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]
-    return [group for group in groups if group["params"]]
+    check_model(model, "decay_groups")
+    decayed: dict[str, Any] = {"params": [], "weight_decay": weight_decay}
+    rest: dict[str, Any] = {"params": [], "weight_decay": 0.0}
+    for name, param in model.named_parameters():
+        if param.requires_grad:
+            (decayed if param.ndim > 1 or _IDENTITY.search(name) else rest)["params"].append(param)
+    return [group for group in (decayed, rest) if group["params"]]

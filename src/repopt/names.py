@@ -31,6 +31,12 @@ def clean_modules(model: nn.Module) -> dict[str, nn.Module]:
     return modules
 
 
+def check_model(model: object, verb: str) -> None:
+    """Raises unless this is a model."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"{verb} takes a model, not a {type(model).__name__}")
+
+
 def listed(names: Sequence[str] | Mapping[str, object], most: int = 5) -> str:
     """Some names for a sentence, and how many more there are."""
     shown = ", ".join(map(repr, list(names)[:most]))

@@ -19,7 +19,7 @@ from repopt.branches import Block, imagine
 from repopt.csla import Convention, IdentityStart, Kernels
 from repopt.matching import Branches, declared_branches, matching_operators
 from repopt.multiplier import Multiplier, grad_mult
-from repopt.names import clean_modules, listed
+from repopt.names import check_model, clean, clean_modules, listed
 from repopt.operators import LinearOperator, is_linear_operator, operator_of, spell
 from repopt.scales import Scales
 from repopt.sharding import local_rows
@@ -46,8 +46,7 @@ def plan(model: nn.Module, branches: Branches | None = None, scales: ScalesLike 
         >>> plan(net, {"0": [Conv(3), Conv(1), Identity()]}, scales="ones").operators
         ('0',)
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"plan takes a model, not a {type(model).__name__}")
+    check_model(model, "plan")
     if branches is None:
         branches = declared_branches(model)
     if not isinstance(branches, Mapping) or not all(isinstance(wanted, list | tuple) for wanted in branches.values()):
@@ -99,7 +98,10 @@ class Plan:
         for name in self.blocks:
             module = known.get(name)
             if module is None or not is_linear_operator(module):
-                raise ValueError(f"the model has no linear operator {name!r}, which the plan speaks of")
+                found_instead = (
+                    "" if module is None else f" (there is a {type(module).__name__}; a block can be merged)"
+                )
+                raise ValueError(f"the model has no linear operator {name!r}, which the plan speaks of{found_instead}")
             found[name] = module
         return found
 
@@ -180,7 +182,7 @@ class Plan:
         return drawn
 
     def depths(self) -> dict[str, int]:
-        """How many operators lie between each operator and the start of its stage, which has 0.
+        """How deep each operator lies in its stage: the l of sqrt(2/l) as the authors count, 0 where a stage starts.
 
         A stage starts at each operator whose identity was left out, unless the model's `repopt_depths()` says
         otherwise. Operators before the first such start count from 1.
@@ -188,7 +190,14 @@ class Plan:
         declare = getattr(clean_modules(self.model)[""], "repopt_depths", None)
         declared = None if declare is None else declare()
         if declared is not None:
-            return dict(declared)
+            depths = {clean(name): depth for name, depth in declared.items()}
+            missing = [name for name in self.blocks if name not in depths]
+            if missing:
+                raise ValueError(
+                    f"the model's repopt_depths() does not say how deep {listed(missing)} lies: let it name every "
+                    "planned operator, or give the scales another start than their depth"
+                )
+            return depths
         depths, depth = {}, 0
         for name, block in self.blocks.items():
             depth = depth + 1 if block.left_out is None else 0
@@ -286,7 +295,8 @@ def _check_scales(scales: Scales, blocks: Mapping[str, Block]) -> None:
     unknown = [name for name in scales if name not in blocks]
     if unknown:
         raise ValueError(
-            f"the scales speak of {listed(unknown)}, which the plan does not hold: they are another model's"
+            f"the scales speak of {listed(unknown)}, which the plan does not hold: they are another model's, or those "
+            "of a whole model, of which scales.only(plan) keeps what fits"
         )
     for name, block in blocks.items():
         given = scales.get(name, {})

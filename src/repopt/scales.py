@@ -122,6 +122,11 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
             values[operator] = math.sqrt(2 / layer) if layer else 1.0
         return cls._by_operator(plan, values)
 
+    def only(self, plan: "Plan") -> "Scales":
+        """The scales of the operators that a plan holds, such as those of a whole model for its backbone."""
+        kept = {name: branches for name, branches in self._values.items() if name in plan.blocks}
+        return Scales(kept, self.metadata)
+
     def channel_mean(self) -> "Scales":
         """Each scale replaced by its mean over the channels: `Average across channels` of Table 4."""
         return Scales(

@@ -6,7 +6,7 @@ is: other parameters, device, dtype, memory format, hooks, training flags.
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from repopt import csla
 from repopt.blocks import CSLABlock, LinearAdditionBlock, SearchBlock
 from repopt.csla import Convention
-from repopt.names import clean_modules
+from repopt.names import check_model, clean_modules, listed
 from repopt.operators import LinearOperator
-from repopt.plans import Plan, check_plan
+from repopt.plans import Plan, ScalesLike, check_plan
 from repopt.scales import Counting, Scales
 
 BlockT = TypeVar("BlockT", bound=LinearAdditionBlock)
@@ -26,7 +26,7 @@ def search_model(
     net: nn.Module,
     plan: Plan,
     *,
-    start: Counting | float | Scales = "authors",
+    start: Counting | float | ScalesLike = "authors",
     kernel: Convention = "authors",
     generator: torch.Generator | None = None,
     inplace: bool = False,
@@ -39,7 +39,8 @@ def search_model(
         net: the model, or a copy of it.
         plan: which operators imagine which branches; its scales, if it has any, are not looked at.
         start: where the scales start: sqrt(2/l) with l counted as the `authors` (and appendix B) or as the `paper`
-            (section 4.1) do, one number for all, or other scales. The identity starts at 1 unless these hold it.
+            (section 4.1) do, one number for all, or scales as `plan` takes them. The identity starts at 1 unless these
+            hold it.
         kernel: how kernels are drawn, as in `plan.init_`.
         generator: for reproducible draws.
         inplace: change the model instead of a copy.
@@ -53,15 +54,16 @@ def search_model(
     def block_for(name: str, operator: LinearOperator) -> SearchBlock:
         block = plan.blocks[name]
         kernels = csla.initial_kernels(
-            block, operator.weight, kernel=kernel, identity=scales[name], generator=generator
+            block, operator.weight, kernel=kernel, identity=scales.get(name, {}), generator=generator
         )
-        return SearchBlock(operator, block, scales[name], kernels)
+        return SearchBlock(operator, block, scales.get(name, {}), kernels)
 
     return _with_blocks(net, plan, block_for, inplace)
 
 
 def extract_scales(search: nn.Module) -> Scales:
     """The scales that a Hyper-Search model has found."""
+    check_model(search, "extract_scales")
     blocks = search_blocks(search)
     if not blocks:
         raise ValueError(
@@ -92,6 +94,9 @@ def csla_model(
         ValueError: an operator shares its weight with another module, or has a forward of its own.
     """
     check_plan(plan)
+    unknown = [name for name in kernels or {} if name not in plan.blocks]
+    if unknown:
+        raise ValueError(f"the kernels speak of {listed(unknown)}, which the plan does not hold")
 
     def block_for(name: str, operator: LinearOperator) -> CSLABlock:
         block, constants = plan.blocks[name], plan.constants(name)
@@ -112,8 +117,7 @@ def merge(model: nn.Module, *, inplace: bool = False) -> nn.Module:
         model: what `search_model` or `csla_model` returned.
         inplace: change the model instead of a copy.
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"merge takes a model, not a {type(model).__name__}")
+    check_model(model, "merge")
     merged = model if inplace else copy.deepcopy(model)
     blocks = [module for module in merged.modules() if isinstance(module, LinearAdditionBlock)]
     if not blocks:
@@ -136,29 +140,38 @@ def search_blocks(model: nn.Module) -> dict[str, SearchBlock]:
 
 
 def _blocks_of(model: nn.Module, kind: type[BlockT]) -> dict[str, BlockT]:
-    return {name: module for name, module in clean_modules(model).items() if isinstance(module, kind)}
+    """Each block once: by the name it was planned under, where the model reaches it under several."""
+    names: dict[BlockT, list[str]] = {}
+    for name, module in clean_modules(model).items():
+        if isinstance(module, kind):
+            names.setdefault(module, []).append(name)
+    planned = {block: block.operator_name if block.operator_name in its else its[0] for block, its in names.items()}
+    return {name: block for block, name in planned.items()}
 
 
-def _starting_scales(plan: Plan, start: Counting | float | Scales) -> Scales:
-    if isinstance(start, Scales):
-        started = plan.with_scales(start).scales
-        assert started is not None
-        return started
+def _starting_scales(plan: Plan, start: Counting | float | ScalesLike) -> Scales:
+    if start in ("authors", "paper"):
+        return Scales.depth_init(plan, cast(Counting, start))
     if isinstance(start, int | float):
         return Scales.constant(plan, start)
-    return Scales.depth_init(plan, start)
+    started = plan.with_scales(start).scales
+    assert started is not None
+    return started
 
 
 def _with_blocks(
     net: nn.Module, plan: Plan, block_for: Callable[[str, LinearOperator], LinearAdditionBlock], inplace: bool
 ) -> nn.Module:
     """The model with every planned operator replaced."""
+    check_model(net, "surgery")
     model = net if inplace else copy.deepcopy(net)
     operators = plan.on(model).modules()
     for name, operator in operators.items():
         _check_replaceable(model, operator, name)
+    blocks = {name: block_for(name, operator) for name, operator in operators.items()}  # all, before anything changes
     for name, operator in operators.items():
-        model = _replaced(model, operator, block_for(name, operator))
+        blocks[name].operator_name = name
+        model = _replaced(model, operator, blocks[name])
     return model
 
 
@@ -173,8 +186,10 @@ def _check_replaceable(model: nn.Module, operator: LinearOperator, name: str) ->
     own = [
         verb
         for verb in ("forward", "_conv_forward")
-        if getattr(type(operator), verb, None) is not getattr(plain, verb, None)
+        if verb in vars(operator) or getattr(type(operator), verb, None) is not getattr(plain, verb, None)
     ]
+    if any(getattr(module, "_orig_mod", None) is operator for module in model.modules()):
+        raise ValueError(f"{name!r} is compiled by itself, and would go on without the block: compile after surgery")
     if own:
         raise ValueError(
             f"{name!r} is a {type(operator).__name__} with a forward of its own, which a block of plain branches does "

@@ -115,6 +115,25 @@ def test_a_checkpoint_that_does_not_fit_names_its_keys(spoil, words):
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 
+def test_weights_of_another_form_are_pointed_to_their_place():
+    plain, repvgg = repopt.create_model("repopt_vgg_nano"), repopt.create_model("repvgg_nano")
+    with pytest.raises(ValueError, match="plain_from_repvgg takes that to a plain one"):
+        load_checkpoint(plain, repvgg.state_dict())
+    with pytest.raises(ValueError, match="a model built with deploy=True"):
+        load_checkpoint(repvgg, deploy(repvgg).state_dict())
+    with pytest.raises(TypeError, match="takes a file or a state dict, not a int"):
+        load_checkpoint(plain, 3)
+    twice = {**plain.state_dict(), "stem.conv.weight": torch.ones(1)}
+    with pytest.raises(ValueError, match=r"holds 'stage0\.conv\.weight' twice"):
+        load_checkpoint(plain, twice)
+
+
+def test_a_wrapped_model_and_lightnings_prefix():
+    model, other = settle(repopt.create_model("repvgg_nano")), repopt.create_model("repvgg_nano")
+    load_checkpoint(torch.nn.DataParallel(other), {f"model.{key}": value for key, value in model.state_dict().items()})
+    assert same(model, other)
+
+
 def test_files_that_are_none_are_refused(tmp_path):
     model = repopt.create_model("repopt_vgg_nano")
     with pytest.raises(FileNotFoundError, match="there is no checkpoint"):

@@ -5,7 +5,7 @@ import torch
 
 import repopt
 from repopt.matrix import mixed_sign_scales
-from repopt.models import deploy
+from repopt.models import deploy, load_checkpoint
 
 SMALL = [name for name in repopt.list_models() if name.endswith(("_nano", "_050"))]
 
@@ -47,6 +47,23 @@ def test_a_plain_backbone_is_planned_as_the_model_is():
         repopt.attach(torch.optim.SGD(backbone.parameters(), lr=0.1), plan)
     with pytest.raises(ValueError, match="has real branches and declares none to imagine"):
         repopt.plan(repopt.create_model("repvgg_nano", features_only=True))
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_backbone_takes_the_checkpoint_and_the_scales_of_the_whole_model(name):
+    model, backbone = repopt.create_model(name), repopt.create_model(name, features_only=True, out_indices=(1, 2))
+    load_checkpoint(backbone, model.state_dict())
+    assert all(torch.equal(value, model.state_dict()[key]) for key, value in backbone.state_dict().items())
+    if name.startswith("repopt_"):
+        plan = repopt.plan(backbone)
+        scales = repopt.Scales.ones(repopt.plan(model))
+        with pytest.raises(ValueError, match=r"scales.only\(plan\) keeps what fits"):
+            plan.with_scales(scales)
+        assert set(plan.with_scales(scales.only(plan)).scales) == set(plan.operators)
+
+
+def test_one_number_asks_for_the_last_maps_as_in_timm():
+    assert repopt.create_model("repopt_vgg_nano", features_only=True, out_indices=2).feature_info.out_indices == (3, 4)
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -30,6 +30,11 @@ def written_out(family):
     return repopt.csla_model(model, plan, plan.init_())
 
 
+def searching_backbone():
+    backbone = repopt.create_model("repopt_vgg_nano", features_only=True, **SMALL)
+    return repopt.search_model(backbone, repopt.plan(backbone))
+
+
 FORMS = {
     "plain": lambda: plain("repopt_vgg"),
     "plain, deploy": lambda: deploy(plain("repopt_vgg")),
@@ -44,7 +49,12 @@ FORMS = {
     "ghost, search": lambda: searching("repopt_ghostnet"),
     "ghost, csla": lambda: written_out("repopt_ghostnet"),
     "repghost": lambda: plain("repghostnet"),
+    "ghost, deploy": lambda: deploy(plain("repopt_ghostnet")),
     "repghost, deploy": lambda: deploy(plain("repghostnet")),
+    "qarepvgg, deploy": lambda: deploy(plain("qarepvgg")),
+    "repvgg, backbone": lambda: repopt.create_model("repvgg_nano", features_only=True, **SMALL),
+    "ghost, backbone": lambda: repopt.create_model("repopt_ghostnet_050", features_only=True),
+    "backbone, search": lambda: searching_backbone(),
 }
 
 
@@ -68,6 +78,11 @@ def test_the_model_is_exported_with_a_free_batch_size(model):
     program = torch.export.export(model, (images(),), dynamic_shapes=({0: batch},))
     x = torch.randn(5, 3, 64, 64)
     torch.testing.assert_close(program.module()(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_torch_fx_traces_the_model_for_the_tools_that_use_it():
+    model = plain("repopt_vgg").eval()
+    torch.testing.assert_close(torch.fx.symbolic_trace(model)(x := images()), model(x))
 
 
 def test_copies_and_pickles_compute_the_same(model):

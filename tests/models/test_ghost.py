@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import repopt
+from repopt import Conv
 from repopt.models import deploy
 from settled import count, five_steps, settle
 
@@ -41,6 +42,14 @@ def test_the_scales_start_as_in_the_authors_code():
         for module, number in zip(("ghost1", "ghost2"), numbers, strict=True):
             scale = scales[f"{block}.{module}.cheap_operation.0"]["conv3x3"]
             torch.testing.assert_close(scale, torch.full_like(scale, math.sqrt(2 / (number + 1))))
+
+
+def test_a_plan_that_the_declared_depths_do_not_cover_is_said():
+    model = repopt.create_model("repopt_ghostnet_050")
+    plan = repopt.plan(model, {r"conv_stem$": [Conv(3), Conv(1)]})
+    with pytest.raises(ValueError, match=r"repopt_depths\(\) does not say how deep 'conv_stem' lies"):
+        repopt.search_model(model, plan)
+    assert repopt.extract_scales(repopt.search_model(model, plan, start=1.0))
 
 
 def test_the_released_scales_cover_every_operator_and_train(authors_scales):

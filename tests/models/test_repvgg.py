@@ -62,6 +62,36 @@ def test_the_deploy_form_computes_what_the_model_computes(family, options):
         deploy(nn.Linear(2, 2))
 
 
+@pytest.mark.parametrize("name", ["repvgg_nano", "qarepvgg_nano", "repopt_vgg_nano", "repghostnet_050"])
+def test_norms_synchronized_over_ranks_are_folded_as_well(name):
+    model = settle(repopt.create_model(name, num_classes=5)).eval()
+    x = torch.randn(2, 3, 64, 64)
+    expected = model(x)
+    synchronized = deploy(nn.SyncBatchNorm.convert_sync_batchnorm(model))
+    torch.testing.assert_close(synchronized(x), expected, rtol=1e-3, atol=1e-4)
+    assert not any(isinstance(module, nn.SyncBatchNorm) for module in synchronized.modules())
+
+
+def test_what_cannot_be_folded_is_said():
+    model = repopt.create_model("repopt_vgg_nano")
+    with pytest.raises(ValueError, match=r"give deploy\(repopt.merge\(model\)\)"):
+        deploy(repopt.search_model(model, repopt.plan(model)))
+    for name in ("repopt_vgg_nano", "qarepvgg_nano"):
+        model = repopt.create_model(name)
+        model.stage0.bn = nn.GroupNorm(1, 8)
+        with pytest.raises(ValueError, match="a GroupNorm cannot be folded"):
+            deploy(model)
+
+
+def test_frozen_kernels_and_memory_formats_are_kept():
+    repvgg = settle(repopt.create_model("repvgg_nano")).to(memory_format=torch.channels_last)
+    repvgg.requires_grad_(False)
+    assert not any(param.requires_grad for param in deploy(repvgg).parameters())
+    loader = [(torch.randn(4, 3, 32, 32), torch.arange(4))]
+    plain = plain_from_repvgg(repvgg, images=loader)
+    assert plain.stage1[1].conv.weight.is_contiguous(memory_format=torch.channels_last)
+
+
 @pytest.mark.parametrize("hook", ["switch_to_deploy", "reparameterize", "fuse"])
 @pytest.mark.parametrize("family", ["repvgg", "qarepvgg", "repopt_vgg"])
 def test_the_hooks_of_other_tools_convert_in_place(family, hook):
@@ -76,7 +106,7 @@ def test_the_hooks_of_other_tools_convert_in_place(family, hook):
     getattr(model, hook)()
     assert not any(isinstance(module, nn.BatchNorm2d) for module in model.modules())
     if family != "repopt_vgg":
-        with pytest.raises(ValueError, match="in its deploy form, which has one kernel"):
+        with pytest.raises(ValueError, match="in its deploy form, which has one kernel a block"):
             model.stage1[1].kernels()
 
 

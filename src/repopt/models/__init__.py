@@ -48,11 +48,15 @@ def _make_vgg(
 ) -> VGG:
     """A VGG of a spec, or of other depths and widths."""
     free = VGGSpec(
-        depths=spec.depths if depths is None else tuple(depths),
-        widths=spec.widths if widths is None else tuple(widths),
+        depths=spec.depths if depths is None else _sizes(depths),
+        widths=spec.widths if widths is None else _sizes(widths),
         stem=spec.stem if stem is None else stem,
     )
     return net(free, **options)
+
+
+def _sizes(given: Sequence[int]) -> tuple[int, ...]:
+    return tuple(given) if isinstance(given, Sequence) else (given,)
 
 
 def _make_ghost(net: type[RepGhostNet], named: float, *, width: float | None = None, **options: Any) -> RepGhostNet:
@@ -90,7 +94,7 @@ def list_models() -> list[str]:
 
 
 def create_model(
-    name: str, *, features_only: bool = False, out_indices: Sequence[int] | None = None, **options: Any
+    name: str, *, features_only: bool = False, out_indices: Sequence[int] | int | None = None, **options: Any
 ) -> nn.Module:
     """Builds a model by name.
 
@@ -104,8 +108,8 @@ def create_model(
     Example:
         >>> model = create_model("repopt_vgg_b1", num_classes=10)
     """
-    if name not in _MAKERS:
-        near = difflib.get_close_matches(name, list_models()) or list_models()
+    if not isinstance(name, str) or name not in _MAKERS:
+        near = difflib.get_close_matches(str(name).lower(), list_models()) or ["repopt_vgg_b1", "... (repopt list)"]
         raise ValueError(f"there is no model {name!r}; there is {', '.join(near)}")
     if out_indices is not None and not features_only:
         raise ValueError("out_indices says which maps a backbone returns: give features_only=True with it")
@@ -114,5 +118,7 @@ def create_model(
     unknown = [option for option in options if option not in known]
     if unknown:
         raise TypeError(f"{name} has no option {unknown[0]!r}; it has {', '.join(known)}")
+    if features_only:
+        options["num_classes"] = 0
     net: StagedNet = maker(**options)
     return FeatureMaps(net, out_indices) if features_only else net

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from repopt.names import clean
+from repopt.names import check_model, clean, clean_modules
 
 _INSIDE = ("state_dict", "model")
 
@@ -47,18 +47,21 @@ _TIMM_STAGE = re.compile(r"^stages\.(\d+)\.")
 
 
 def load_checkpoint(model: nn.Module, source: str | Path | Mapping[str, Any]) -> None:
-    """Loads a checkpoint into a model of this package, whatever layout its keys have.
+    """Loads a checkpoint into a model of this package, wrapped or not, whatever layout its keys have.
 
     Args:
         model: a model of the checkpoint's architecture: a RepVGG for RepVGG's weights, with `deploy=True` for converted
-            ones. `plain_from_repvgg` takes it to a plain model.
+            ones; `plain_from_repvgg` takes it to a plain model. A backbone takes what it has of a whole model.
         source: a file, or a state dict. Files are read safely: nothing in them is executed.
 
     Raises:
         ValueError: the file cannot be read, or the checkpoint does not fit; the message names the first keys.
     """
-    state = _layout(_tensors(source))
-    own = model.state_dict()
+    check_model(model, "load_checkpoint")
+    inner = clean_modules(model)[""]
+    left_out = tuple(f"{name}." for name in getattr(inner, "left_out", ()))  # of a backbone
+    state = {key: value for key, value in _layout(_tensors(source)).items() if not key.startswith(left_out)}
+    own = inner.state_dict()
     for key in [key for key in own if key.endswith("num_batches_tracked") and key not in state]:
         state[key] = own[key]  # older checkpoints have none
     missing = [key for key in own if key not in state]
@@ -66,16 +69,25 @@ def load_checkpoint(model: nn.Module, source: str | Path | Mapping[str, Any]) ->
     if missing or unexpected:
         words = [_counted("it lacks", missing), _counted("it holds", unexpected)]
         raise ValueError(
-            f"the checkpoint does not fit this {type(model).__name__}: {' and '.join(filter(None, words))}"
+            f"the checkpoint does not fit this {type(inner).__name__}: {' and '.join(filter(None, words))}"
+            f"{_hint(missing, unexpected)}"
         )
     for key, tensor in own.items():
         if state[key].shape != tensor.shape:
             raise ValueError(
-                f"the checkpoint does not fit this {type(model).__name__}: {key!r} has shape "
+                f"the checkpoint does not fit this {type(inner).__name__}: {key!r} has shape "
                 f"{tuple(state[key].shape)} in it and {tuple(tensor.shape)} in the model (for another number of "
                 "classes, load first and then call reset_classifier)"
             )
-    model.load_state_dict(state)
+    inner.load_state_dict(state)
+
+
+def _hint(missing: list[str], unexpected: list[str]) -> str:
+    if any("rbr_reparam" in key for key in (*missing, *unexpected)):
+        return " (converted weights go into a model built with deploy=True)"
+    if any("rbr_" in key for key in unexpected):
+        return " (RepVGG's weights go into a repvgg model, and plain_from_repvgg takes that to a plain one)"
+    return ""
 
 
 def _counted(verb: str, keys: list[str]) -> str:
@@ -92,19 +104,25 @@ def _layout(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         name = _TIMM_STAGE.sub(lambda match: f"stage{int(match[1]) + 1}.", clean(key))
         for pattern, ours in _RENAMES:
             name = pattern.sub(ours, name)
+        if name in renamed:
+            raise ValueError(f"the checkpoint holds {name!r} twice, under two layouts' names")
         renamed[name] = tensor
     return renamed
 
 
 def _tensors(source: str | Path | Mapping[str, Any]) -> Mapping[str, Tensor]:
-    read = source if isinstance(source, Mapping) else _read(Path(source))
-    inside = next((read[key] for key in _INSIDE if isinstance(read.get(key), Mapping)), read)
-    if not inside or not all(isinstance(value, Tensor) for value in inside.values()):
+    if not isinstance(source, str | Path | Mapping):
+        raise TypeError(f"load_checkpoint takes a file or a state dict, not a {type(source).__name__}")
+    inside = source if isinstance(source, Mapping) else _read(Path(source))
+    while any(isinstance(inside.get(key), Mapping) for key in _INSIDE):
+        inside = next(inside[key] for key in _INSIDE if isinstance(inside.get(key), Mapping))
+    if not inside or not all(isinstance(key, str) and isinstance(value, Tensor) for key, value in inside.items()):
         raise ValueError(
             "the checkpoint holds no state dict: give one of tensors alone, or a dictionary with one under 'model' or "
             "'state_dict'"
         )
-    return inside
+    whole = all(key.startswith("model.") for key in inside)  # Lightning's prefix
+    return {key.removeprefix("model."): value for key, value in inside.items()} if whole else inside
 
 
 def _read(path: Path) -> Mapping[str, Any]:

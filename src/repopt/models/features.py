@@ -1,6 +1,7 @@
-"""A model as a backbone: the last map of each resolution instead of the classes' scores.
+"""A model as a backbone: the last map of each stage instead of the classes' scores.
 
-The modules keep their names, so that the plan, the scales and the checkpoints of the whole model fit the backbone.
+The modules keep their names: a checkpoint of the whole model loads into the backbone, and of its scales `Scales.only`
+keeps what fits.
 """
 
 from collections.abc import Sequence
@@ -19,8 +20,8 @@ class FeatureInfo:
     """What a backbone's maps are; the methods are those of timm's class of this name.
 
     Attributes:
-        info: a dictionary a resolution: num_chs, reduction, module.
-        out_indices: the resolutions that the backbone returns.
+        info: a dictionary a stage: num_chs, reduction, module.
+        out_indices: the stages whose maps the backbone returns.
     """
 
     info: Sequence[dict[str, Any]]
@@ -47,20 +48,18 @@ class FeatureMaps(Foldable):
 
     Args:
         net: the model; its modules are shared, not copied, and those behind the last map wanted are left out.
-        out_indices: which resolutions, all unless given; negative ones count from the end.
+        out_indices: which stages, all unless given; negative ones count from the end, and one number is, as in timm,
+            how many of the last ones.
 
     Attributes:
         feature_info: channels and reductions of the maps.
+        left_out: names of the modules that the whole model has and the backbone has not.
     """
 
-    def __init__(self, net: StagedNet, out_indices: Sequence[int] | None = None) -> None:
+    def __init__(self, net: StagedNet, out_indices: Sequence[int] | int | None = None) -> None:
         super().__init__()
-        count = len(net.feature_info)
-        out_indices = range(count) if out_indices is None else out_indices
-        if not out_indices or any(not -count <= index < count for index in out_indices):
-            raise ValueError(f"out_indices must be among 0 to {count - 1}, not {tuple(out_indices)}")
-        indices = sorted({index % count for index in out_indices})
-        self.feature_info = FeatureInfo(net.feature_info, tuple(indices))
+        self.training = net.training
+        self.feature_info = FeatureInfo(net.feature_info, _chosen(out_indices, len(net.feature_info)))
         self.in_chans = net.in_chans
         self.norm_pairs = net.norm_pairs
         wanted = self.feature_info.module_name()
@@ -72,6 +71,9 @@ class FeatureMaps(Foldable):
             elif parts:
                 assert isinstance(child, nn.Sequential)
                 self.add_module(name, child[: len(parts)])
+                self.get_submodule(name).training = child.training
+        kept = {name for name, _ in self.named_modules()}
+        self.left_out = tuple(name for name, _ in net.named_modules() if name not in kept)
         self._wanted = frozenset(wanted)
         self._depths = net.repopt_depths()
         self._imagined = net.imagined
@@ -90,3 +92,14 @@ class FeatureMaps(Foldable):
 
     def repopt_depths(self) -> dict[str, int] | None:
         return self._depths
+
+
+def _chosen(out_indices: Sequence[int] | int | None, count: int) -> tuple[int, ...]:
+    """The stages wanted, counted from the first, in order."""
+    wanted = range(count) if out_indices is None else out_indices
+    if isinstance(wanted, int):
+        wanted = range(count - wanted, count)
+    indices = list(wanted)
+    if not indices or not all(isinstance(index, int) and -count <= index < count for index in indices):
+        raise ValueError(f"out_indices must be whole numbers from 0 to {count - 1}, not {out_indices!r}")
+    return tuple(sorted({index % count for index in indices}))

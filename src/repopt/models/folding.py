@@ -11,7 +11,11 @@ from typing import Self, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from repopt.blocks import LinearAdditionBlock
+from repopt.names import check_model
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -29,10 +33,8 @@ class Foldable(nn.Module):
         """Folds this module and what it holds; a second time does nothing."""
         for conv, norm in self.norm_pairs:
             _fold_norm_(self, conv, norm)
-        for child in self.children():
-            for module in child.modules():
-                if isinstance(module, Foldable):
-                    module.switch_to_deploy()
+        for module in _outermost(self):
+            module.switch_to_deploy()
 
     def reparameterize(self) -> None:
         self.switch_to_deploy()
@@ -49,31 +51,53 @@ def deploy(model: ModuleT, *, inplace: bool = False) -> ModuleT:
         model: the model; what a user built around it is left as it is.
         inplace: change the model instead of a copy.
     """
-    deployed = model if inplace else copy.deepcopy(model)
-    found = [module for module in deployed.modules() if isinstance(module, Foldable)]
+    check_model(model, "deploy")
+    found = [model] if isinstance(model, Foldable) else _outermost(model)
     if not found:
         raise ValueError(f"this {type(model).__name__} has no deploy form: it holds no model of repopt.models")
+    if any(isinstance(module, LinearAdditionBlock) for module in model.modules()):
+        raise ValueError("a search or CSLA model is merged before it is deployed: give deploy(repopt.merge(model))")
+    if not inplace:
+        return deploy(copy.deepcopy(model), inplace=True)
     for module in found:
         module.switch_to_deploy()
-    return deployed
+    return model
+
+
+def _outermost(module: nn.Module) -> list[Foldable]:
+    """The foldable modules below a module that are in no other foldable one."""
+    found: list[Foldable] = []
+    for child in module.children():
+        found += [child] if isinstance(child, Foldable) else _outermost(child)
+    return found
 
 
 def norm_affine(norm: nn.Module | None, *, like: Tensor) -> tuple[Tensor, Tensor]:
     """What a batch norm does in eval mode, as a scale and a shift a channel; 1 and 0 where there is none."""
-    if not isinstance(norm, nn.BatchNorm2d):
+    if norm is None or isinstance(norm, nn.Identity):
         return torch.ones_like(like), torch.zeros_like(like)
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    scale = norm.weight / torch.sqrt(norm.running_var + norm.eps)
-    return scale, norm.bias - scale * norm.running_mean
+    checked = _checked(norm)
+    assert checked.running_mean is not None
+    assert checked.running_var is not None
+    scale = checked.weight / torch.sqrt(checked.running_var + checked.eps)
+    return scale, checked.bias - scale * checked.running_mean
 
 
 def _fold_norm_(module: nn.Module, conv: str, norm: str) -> None:
     """Folds a norm into its convolution, and leaves an identity in its place."""
     convolution, batch_norm = module.get_submodule(conv), module.get_submodule(norm)
-    if not isinstance(convolution, nn.Conv2d) or not isinstance(batch_norm, nn.BatchNorm2d):
+    if not isinstance(convolution, nn.Conv2d) or isinstance(batch_norm, nn.Identity):
         return
-    training = convolution.training
-    fused = fuse_conv_bn_eval(convolution.eval(), batch_norm.eval())
-    module.set_submodule(conv, fused.train(training))
+    training, trained = convolution.training, convolution.weight.requires_grad
+    fused = fuse_conv_bn_eval(convolution.eval(), _checked(batch_norm).eval())
+    module.set_submodule(conv, fused.train(training).requires_grad_(trained))
     module.set_submodule(norm, nn.Identity())
+
+
+def _checked(norm: nn.Module) -> _BatchNorm:
+    """A batch norm of any kind, such as SyncBatchNorm, that has statistics and parameters."""
+    if not isinstance(norm, _BatchNorm) or not norm.affine or norm.running_mean is None:
+        raise ValueError(
+            f"a {type(norm).__name__} cannot be folded: only batch norms with running statistics and parameters can"
+        )
+    return norm

@@ -89,7 +89,7 @@ class GhostModule(Foldable):
     @torch.no_grad()
     def switch_to_deploy(self) -> None:
         super().switch_to_deploy()
-        cheap = self.cheap_operation[0]
+        cheap = self.cheap_operation.get_submodule("0")
         assert isinstance(cheap, nn.Conv2d)
         assert cheap.bias is not None
         for norm in self.fusion_bn:
@@ -177,8 +177,8 @@ class RepGhostNet(StagedNet):
         deploy: bool = False,
     ) -> None:
         super().__init__(num_classes=num_classes, in_chans=in_chans, dropout=dropout, global_pool=global_pool)
-        if width <= 0:
-            raise ValueError(f"width must be positive, not {width}")
+        if not isinstance(width, int | float) or not 0 < width < math.inf:
+            raise ValueError(f"width must be a positive number, not {width!r}")
         channels = _divisible(_STEM * width)
         self.conv_stem = nn.Conv2d(in_chans, channels, 3, stride=2, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(channels)

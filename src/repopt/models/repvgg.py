@@ -8,12 +8,14 @@ QARepVGG leaves the norms of the 1x1 and the identity branch away and puts one b
 the public RepVGG code.
 """
 
-from collections.abc import Iterable, Mapping
+import copy
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from repopt.branches import Branch, Conv, Identity, imagine
 from repopt.csla import equivalent_kernel, over_channels
@@ -73,7 +75,7 @@ class RepVGGBlock(VGGBlock):
     def kernels(self) -> RepVGGKernels:
         """The kernels before fusion, after it, and after addition."""
         if self.rbr_reparam is not None:
-            raise ValueError("this RepVGG block is in its deploy form, which has one kernel: ask before converting it")
+            raise ValueError("this RepVGG is in its deploy form, which has one kernel a block: use its training form")
         branches, dense = self._branches(), self._dense()
         block = imagine(operator_of(dense), [_BRANCHES[attribute] for attribute in branches])
         trained, scales, bias = {}, {}, dense.weight.new_zeros(dense.out_channels)
@@ -98,7 +100,7 @@ class RepVGGBlock(VGGBlock):
             dense.in_channels, dense.out_channels, 3, (dense.stride[0], dense.stride[1]), 1, device="meta"
         )
         merged.weight, merged.bias = nn.Parameter(kernels.added), nn.Parameter(kernels.bias)
-        self.rbr_reparam = merged.train(self.training)
+        self.rbr_reparam = merged.train(self.training).requires_grad_(dense.weight.requires_grad)
         self.rbr_dense = self.rbr_1x1 = self.rbr_identity = None
         self.bn = nn.Identity()
 
@@ -133,7 +135,7 @@ class QARepVGG(RepVGG):
 
 
 @torch.no_grad()
-def plain_from_repvgg(repvgg: RepVGG, images: Iterable[Tensor] = ()) -> RepOptVGG:
+def plain_from_repvgg(repvgg: RepVGG, images: Iterable[Tensor | Sequence[Tensor]] = ()) -> RepOptVGG:
     """A plain model that starts from a trained RepVGG: its equivalent kernels, and its biases in the norms.
 
     In eval mode it computes what the RepVGG computes. In train mode norms use the statistics of the batch, and those of
@@ -144,7 +146,7 @@ def plain_from_repvgg(repvgg: RepVGG, images: Iterable[Tensor] = ()) -> RepOptVG
 
     Args:
         repvgg: the trained model, in its training form; it is left as it is.
-        images: batches, as the model takes them.
+        images: batches, as the model takes them, or as a loader gives them, with labels behind.
     """
     if not isinstance(repvgg, RepVGG):
         raise TypeError(f"plain_from_repvgg takes a RepVGG, not a {type(repvgg).__name__}")
@@ -158,7 +160,9 @@ def plain_from_repvgg(repvgg: RepVGG, images: Iterable[Tensor] = ()) -> RepOptVG
         dropout=repvgg.dropout,
         global_pool=repvgg.global_pool,
     ).to(weight.device, weight.dtype)
-    plain.get_classifier().load_state_dict(repvgg.get_classifier().state_dict())
+    if not weight.is_contiguous():
+        plain = plain.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    setattr(plain, plain.head_name, copy.deepcopy(repvgg.get_classifier()))
     blocks = {name: module for name, module in plain.named_modules() if isinstance(module, PlainBlock)}
     for name, block in blocks.items():
         source = repvgg.get_submodule(name)
@@ -171,7 +175,7 @@ def plain_from_repvgg(repvgg: RepVGG, images: Iterable[Tensor] = ()) -> RepOptVG
     measured = [_Statistics(block.bn) for block in blocks.values()]
     plain.eval()
     for batch in images:
-        plain(batch)
+        plain(batch[0] if isinstance(batch, list | tuple) else batch)  # a loader gives labels too
     for statistics in measured:
         statistics.set_norm_()
     return plain.train(repvgg.training)
@@ -220,4 +224,4 @@ def _taken_apart(branch: nn.Module) -> tuple[nn.Conv2d | None, nn.Module | None]
     """A branch's convolution, which an identity has not, and its norm, where it has one."""
     parts = list(branch) if isinstance(branch, nn.Sequential) else [branch]
     conv = next((part for part in parts if isinstance(part, nn.Conv2d)), None)
-    return conv, next((part for part in parts if isinstance(part, nn.BatchNorm2d)), None)
+    return conv, next((part for part in parts if isinstance(part, _BatchNorm)), None)

@@ -1,4 +1,4 @@
-"""What the models share: steps one after another, maps at every resolution, a classifier on the pooled last one."""
+"""What the models share: steps one after another, a map a stage, a classifier on the pooled last one."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -24,7 +24,7 @@ class StagedNet(Foldable):
 
     Attributes:
         steps: names of the modules that are applied one after another.
-        feature_info: channels, reduction and module of the last map of each resolution, as timm has it.
+        feature_info: channels, reduction and module of the last map of each stage, as timm has it.
         num_features: channels of the last map.
         head_name: of the fully connected layer.
         imagined: the branches that a plain model's operators imagine; a model with real ones has none.
@@ -39,13 +39,12 @@ class StagedNet(Foldable):
 
     def __init__(self, *, num_classes: int, in_chans: int, dropout: float, global_pool: Pooling) -> None:
         super().__init__()
-        if num_classes < 0 or in_chans < 1 or not 0 <= dropout < 1:
-            raise ValueError(
-                f"num_classes must be at least 0, in_chans at least 1 and dropout in [0, 1), not {num_classes}, "
-                f"{in_chans} and {dropout}"
-            )
-        self.num_classes, self.in_chans, self.dropout = num_classes, in_chans, dropout
-        self.global_pool = _checked(global_pool)
+        _check_head(num_classes, global_pool)
+        if not isinstance(in_chans, int) or in_chans < 1:
+            raise ValueError(f"in_chans must be a whole number from 1 on, not {in_chans!r}")
+        if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be a number in [0, 1), not {dropout!r}")
+        self.num_classes, self.in_chans, self.dropout, self.global_pool = num_classes, in_chans, dropout, global_pool
 
     def forward_features(self, x: Tensor) -> Tensor:
         """The last map."""
@@ -87,18 +86,18 @@ class StagedNet(Foldable):
             num_classes: outputs; 0 leaves the classifier out.
             global_pool: `avg`, or nothing; as it was unless given.
         """
-        if global_pool is not None:
-            self.global_pool = _checked(global_pool)
-        if num_classes and not self.global_pool:
-            raise ValueError("a classifier needs pooled features: give global_pool='avg', or num_classes=0")
+        pooling = self.global_pool if global_pool is None else global_pool
+        _check_head(num_classes, pooling)
+        self.num_classes, self.global_pool = num_classes, pooling
         param = next(self.parameters())
-        self.num_classes = num_classes
         head = nn.Linear(self.head_hidden_size, num_classes) if num_classes else nn.Identity()
         setattr(self, self.head_name, head.to(param.device, param.dtype).train(self.training))
 
 
-def check_images(x: Tensor, channels: int, net: nn.Module) -> None:
+def check_images(x: object, channels: int, net: nn.Module) -> None:
     """Raises unless this is a batch of images with the net's channels."""
+    if not isinstance(x, Tensor):
+        return  # torch.fx traces with a stand-in that has no shape to look at
     if x.ndim != 4 or x.shape[1] != channels or min(x.shape[2:]) < 1:
         raise ValueError(
             f"{type(net).__name__} takes images of shape (batch, {channels}, height, width), not {tuple(x.shape)}"
@@ -125,7 +124,10 @@ def draw_convolutions_(model: nn.Module, kernel: Convention) -> None:
             draw_(module.weight, kernel)
 
 
-def _checked(global_pool: Pooling) -> Pooling:
+def _check_head(num_classes: int, global_pool: str) -> None:
+    if not isinstance(num_classes, int) or num_classes < 0:
+        raise ValueError(f"num_classes must be a whole number from 0 on, not {num_classes!r}")
     if global_pool not in ("avg", ""):
         raise ValueError(f"global_pool is 'avg' or '', not {global_pool!r}")
-    return global_pool
+    if num_classes and not global_pool:
+        raise ValueError("a classifier needs pooled features: give global_pool='avg', or num_classes=0")

@@ -17,7 +17,10 @@ try:
     from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
     from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 except ImportError as error:
-    raise ImportError("the timm plug-in needs timm, which is not installed: pip install 'repopt[timm]'") from error
+    raise ImportError(
+        f"the timm plug-in needs timm and torchvision, and {(error.name or 'one').partition('.')[0]} is not installed: "
+        "pip install 'repopt[timm]'"
+    ) from error
 except RuntimeError as error:  # a CUDA build of torchvision beside a CPU build of torch
     raise ImportError(f"timm is installed, but its import fails ({error}): mend that first") from error
 
@@ -46,7 +49,7 @@ def _build(name: str, pretrained: bool = False, **options: Any) -> nn.Module:
         partial(create_model, name),
         _name_in_timm(name),
         pretrained,
-        feature_cfg={"feature_cls": FeatureMaps},
+        feature_cfg={"feature_cls": FeatureMaps, "out_indices": None},
         **options,
     )
     return built

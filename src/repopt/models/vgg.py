@@ -27,9 +27,10 @@ class VGGSpec:
 
     def __post_init__(self) -> None:
         sizes = (*self.depths, *self.widths, 1 if self.stem is None else self.stem)
-        if not self.depths or len(self.depths) != len(self.widths) or any(size < 1 for size in sizes):
+        positive = all(isinstance(size, int) and size > 0 for size in sizes)
+        if not self.depths or len(self.depths) != len(self.widths) or not positive:
             raise ValueError(
-                f"a VGG needs as many positive depths as widths, and a positive stem, not depths={self.depths}, "
+                f"a VGG needs as many positive whole depths as widths, and such a stem, not depths={self.depths}, "
                 f"widths={self.widths}, stem={self.stem}"
             )
 
@@ -151,7 +152,8 @@ class RepOptVGG(VGG):
 
 
 def _checked_strides(strides: Sequence[int] | None, count: int) -> tuple[int, ...]:
-    checked = (2,) * count if strides is None else tuple(strides)
+    given = (2,) * count if strides is None else strides
+    checked = tuple(given) if isinstance(given, Sequence) else (given,)
     if len(checked) != count or any(stride not in (1, 2) for stride in checked):
         raise ValueError(
             f"strides must be {count} numbers that are 1 or 2, for the stem and the first layer of each stage, not "

@@ -3,7 +3,7 @@ import csv
 import pytest
 import torch
 
-from repopt.bench.results import append_csv, environment
+from repopt.results import append_csv, environment
 
 
 def test_the_environment_says_where_when_and_with_what():
