@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 .PHONY: demo test test-all lint docs clean
 
 demo: $(VENV)/.installed
-	$(BIN)/repopt verify
+	OMP_NUM_THREADS=1 $(BIN)/repopt demo
 
 test: $(VENV)/.installed-dev lint
 	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow" --cov --cov-report=term --cov-fail-under=95
@@ -26,7 +26,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(BIN)/pip install --quiet -c constraints.txt -e .
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[report]'
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/bin/python pyproject.toml constraints.txt

@@ -16,11 +16,12 @@ LAYERS = [
     {"multiplier"},
     {"plans"},
     {"rules", "held", "fingerprints", "reach", "blocks", "decay"},
-    {"optim", "clipping"},
+    {"optim", "clipping", "data"},
     {"attachment"},
     {"surgery", "models"},
-    {"verification"},
+    {"verification", "train"},
     {"matrix", "bench"},
+    {"report"},
     {"cli"},
 ]
 LEVEL = {name: level for level, layer in enumerate(LAYERS) for name in layer}

@@ -6,7 +6,7 @@ is: other parameters, device, dtype, memory format, hooks, training flags.
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -151,7 +151,7 @@ def _blocks_of(model: nn.Module, kind: type[BlockT]) -> dict[str, BlockT]:
 
 def _starting_scales(plan: Plan, start: Counting | float | ScalesLike) -> Scales:
     if start in ("authors", "paper"):
-        return Scales.depth_init(plan, cast(Counting, start))
+        return Scales.depth_init(plan, start)
     if isinstance(start, int | float):
         return Scales.constant(plan, start)
     started = plan.with_scales(start).scales

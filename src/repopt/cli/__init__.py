@@ -1,0 +1,112 @@
+"""The command line: a function a command, its flags from the function's signature."""
+
+import sys
+from collections.abc import Callable
+from types import FunctionType
+
+import tyro
+from rich.console import Console
+from rich.markup import escape
+
+import repopt
+from repopt.cli.benchmarks import bench_step, bench_train
+from repopt.cli.output import print_json
+from repopt.cli.proofs import verify
+from repopt.cli.story import tell
+from repopt.cli.training import evaluate, report, search, train
+from repopt.train.loop import StoppedError
+from repopt.train.recipe import Recipe, load_recipe
+
+Command = Callable[..., int]
+
+
+def list_models(json: bool = False) -> int:
+    """List the models by name.
+
+    Args:
+        json: print JSON instead of lines.
+    """
+    names = repopt.list_models()
+    if json:
+        print_json(names)
+    else:
+        print("\n".join(names))
+    return 0
+
+
+def bench() -> int:
+    """Measure: `repopt bench step` (what a step costs), `repopt bench train` (images a second)."""
+    raise AssertionError("a group is never called")
+
+
+COMMANDS: dict[str, Command] = {
+    "demo": tell,
+    "search": search,
+    "train": train,
+    "eval": evaluate,
+    "report": report,
+    "verify": verify,
+    "bench": bench,
+    "list": list_models,
+}
+GROUPS: dict[str, dict[str, Command]] = {"bench": {"step": bench_step, "train": bench_train}}
+
+# the recipe of a command where none is named
+_RECIPES = {"search": "search", "train": "imagenet"}
+
+
+def main(args: list[str] | None = None) -> None:
+    """Runs the command; an error that a user can mend is one sentence and exit code 2."""
+    given = sys.argv[1:] if args is None else args
+    if given == ["--version"]:
+        print(f"repopt {repopt.__version__}")
+        return
+    commands, prog = COMMANDS, "repopt"
+    about = "Train a plain network as if it had branches, by changing the optimizer instead of the model."
+    if given and given[0] in GROUPS:
+        prog, about = f"repopt {given[0]}", COMMANDS[given[0]].__doc__ or ""
+        commands, given = GROUPS[given[0]], given[1:]
+    if not given:
+        given = ["--help"]
+    try:
+        if given[0] in _RECIPES:
+            commands = {**commands, given[0]: _with_recipe(commands[given[0]], _base_recipe(given))}
+        code = tyro.extras.subcommand_cli_from_dict(commands, prog=prog, description=about, args=given)
+    except StoppedError as error:
+        _say(error)
+        sys.exit(error.code)
+    except (ValueError, TypeError, OSError, RuntimeError, ImportError) as error:
+        _say(error)
+        sys.exit(2)
+    sys.exit(code)
+
+
+def _say(error: Exception) -> None:
+    Console(stderr=True, highlight=False).print(f"[red]repopt:[/red] {escape(str(error))}", soft_wrap=True)
+
+
+def _base_recipe(given: list[str]) -> Recipe:
+    """The recipe whose fields are the defaults of the flags: it must be known before these are parsed."""
+    name = _value(given, "--recipe") or "auto"
+    if name == "auto":
+        digits = (_value(given, "--data") or "digits") == "digits"
+        name = "demo" if digits else _RECIPES[given[0]]
+    return load_recipe(name)
+
+
+def _value(given: list[str], flag: str) -> str | None:
+    for number, word in enumerate(given):
+        if word.startswith(f"{flag}="):
+            return word.partition("=")[2]
+        if word == flag and number + 1 < len(given):
+            return given[number + 1]
+    return None
+
+
+def _with_recipe(command: Command, recipe: Recipe) -> Command:
+    """The command with another default for the recipe's fields."""
+    assert isinstance(command, FunctionType)
+    other = FunctionType(command.__code__, command.__globals__, command.__name__, command.__defaults__)
+    other.__kwdefaults__ = {**(command.__kwdefaults__ or {}), "fields": recipe}
+    other.__annotations__, other.__doc__ = command.__annotations__, command.__doc__
+    return other

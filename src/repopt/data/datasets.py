@@ -1,0 +1,182 @@
+"""Data by name: `digits`, `cifar10:PATH`, `cifar100:PATH`, `folder:PATH`, `fake:N,C,SIZE`."""
+
+import difflib
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from repopt.data.cifar import read_cifar
+from repopt.data.digits import SIZE, read_digits
+from repopt.data.folder import read_folder
+from repopt.data.images import ImageFiles, Images, Parts, balanced, named_classes, resized_bytes
+
+__all__ = ["Broken", "DataSet", "ImageFiles", "Images", "load_data"]
+
+Broken = Literal["raise", "skip"]
+
+_SOURCES = {
+    "digits": "digits",
+    "cifar10": "cifar10:PATH",
+    "cifar100": "cifar100:PATH",
+    "folder": "folder:PATH",
+    "fake": "fake:N,C,SIZE",
+}
+_FAKE_SEED = 0
+# of ImageNet: a large set's own are not worth a pass over all its files
+_IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DataSet:
+    """Images to train and to validate on.
+
+    Attributes:
+        name: the source that it was loaded from.
+        classes: names, by label.
+        channels: of an image.
+        size: side of the training images.
+        train: the training part.
+        val: the validation part.
+        mean: of each channel, on a scale from 0 to 1: the training part's own, or ImageNet's for files.
+        std: deviation of each channel, likewise.
+        digest: sha256 of pixels and labels, or of the list of files with their sizes.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    channels: int
+    size: int
+    train: Images | ImageFiles
+    val: Images | ImageFiles
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    digest: str
+
+
+def load_data(
+    source: str = "digits",
+    *,
+    size: int | None = None,
+    limit: int | None = None,
+    cache: Path | None = None,
+    broken: Broken = "raise",
+) -> DataSet:
+    """Loads a data set by name.
+
+    Args:
+        source: `digits`, `cifar10:PATH`, `cifar100:PATH`, `folder:PATH` or `fake:N,C,SIZE`.
+        size: side of the images; 32 for digits and CIFAR, see `read_folder` for a folder.
+        limit: keep that many images of each part, always the same ones, as many of each class as there are.
+        cache: folder for decoded images; `$REPOPT_CACHE` or `~/.cache/repopt` unless given. Only `folder:` has any.
+        broken: what a broken image does: `raise` stops with its name, `skip` leaves it out with a warning.
+
+    Raises:
+        FileNotFoundError: there is nothing at PATH.
+        ValueError: what is there cannot be used; the message says why.
+
+    Example:
+        >>> data = load_data("fake:100,10,16")
+        >>> len(data.train), len(data.val), data.size
+        (100, 10, 16)
+    """
+    for name, number in (("size", size), ("limit", limit)):
+        if number is not None and number < 1:
+            raise ValueError(f"{name} must be at least 1, not {number}")
+    if broken not in ("raise", "skip"):
+        raise ValueError(f"broken is 'raise' or 'skip', not {broken!r}")
+    parts = _read(source, size=size, limit=limit, cache=cache, broken=broken)
+    train, val = (_cut(part, size, limit) for part in (parts.train, parts.val))
+    mean, std = _statistics(train)
+    return DataSet(
+        name=source,
+        classes=parts.classes,
+        channels=train.pixels.shape[1] if isinstance(train, Images) else 3,
+        size=size or parts.size,
+        train=train,
+        val=val,
+        mean=mean,
+        std=std,
+        digest=parts.digest or _digest(train, val),
+    )
+
+
+def _read(source: str, *, size: int | None, limit: int | None, cache: Path | None, broken: Broken) -> Parts:
+    kind, _, rest = source.partition(":")
+    if kind not in _SOURCES:
+        near = difflib.get_close_matches(kind, _SOURCES, n=1)
+        known = ", ".join(_SOURCES.values())
+        raise ValueError(
+            f"{source!r} is no source of data{f' (did you mean {near[0]!r}?)' if near else ''}: give one of {known}"
+        )
+    if bool(rest) != (":" in _SOURCES[kind]):
+        raise ValueError(f"{source!r} is incomplete or has too much: write {_SOURCES[kind]!r}")
+    if kind == "digits":
+        return read_digits(size or SIZE)
+    if kind == "fake":
+        return _fake(rest, size)
+    path = Path(rest).expanduser()
+    if kind == "folder":
+        return read_folder(path, size=size, limit=limit, cache=cache, broken=broken)
+    return read_cifar(path, kind)
+
+
+def _fake(text: str, size: int | None) -> Parts:
+    numbers = re.fullmatch(r"(\d+),(\d+),(\d+)", text)
+    if not numbers or not all(map(int, numbers.groups())):
+        raise ValueError(
+            f"'fake:{text}' must be three positive numbers, as in 'fake:1000,10,32': training images, classes and side"
+        )
+    count, classes, side = map(int, numbers.groups())
+    generator = torch.Generator().manual_seed(_FAKE_SEED)
+
+    def noise(images: int) -> Images:
+        shape = (images, 3, size or side, size or side)
+        pixels = torch.randint(256, shape, dtype=torch.uint8, generator=generator)
+        return Images(pixels=pixels, labels=torch.arange(images) % classes)
+
+    train, val = noise(count), noise(max(classes, count // 10))
+    return Parts(classes=named_classes(None, classes), size=size or side, train=train, val=val)
+
+
+def _cut(part: Images | ImageFiles, size: int | None, limit: int | None) -> Images | ImageFiles:
+    """The part with `limit` images of side `size`."""
+    if limit is not None and limit < len(part):
+        part = part.take(balanced(part.labels, limit))
+    if size is not None and isinstance(part, Images):
+        part = Images(pixels=resized_bytes(part.pixels, size), labels=part.labels)
+    return part
+
+
+def _statistics(train: Images | ImageFiles) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of each channel, on a scale from 0 to 1."""
+    if isinstance(train, ImageFiles):
+        return _IMAGENET_MEAN, _IMAGENET_STD
+    channels = train.pixels.shape[1]
+    sums = torch.zeros(2, channels, dtype=torch.float64)
+    for first in range(0, len(train), 500):
+        values = train.pixels[first : first + 500].float()
+        sums[0] += values.sum((2, 3)).double().sum(0)
+        sums[1] += values.square_().sum((2, 3)).double().sum(0)
+    mean, square = sums / (train.pixels.numel() / channels)
+    # a channel of one colour has no deviation: a step of one byte stands in
+    std = (square - mean.square()).clamp(min=1.0).sqrt()
+    return tuple((mean / 255).tolist()), tuple((std / 255).tolist())
+
+
+def _digest(*parts: Images | ImageFiles) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, Images):
+            digest.update(str(tuple(part.pixels.shape)).encode())
+            digest.update(_bytes(part.pixels))
+            digest.update(_bytes(part.labels))
+    return digest.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    return tensor.contiguous().numpy().data

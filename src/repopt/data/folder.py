@@ -1,0 +1,173 @@
+"""Images in class folders: PATH/train/CLASS/*.jpg, and PATH/val or PATH/test likewise.
+
+A set that is small once decoded is kept as pixels, see `cached`; a larger one stays a list of files that are decoded as
+they are needed, see `streaming`.
+"""
+
+import hashlib
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from repopt.data.cached import cached
+from repopt.data.decoding import ENDINGS, decode, find_broken, sides
+from repopt.data.images import ImageFiles, Images, Parts, balanced
+
+SIZE = 224
+RESIDENT = 4 << 30
+_SMALL_SIDE = 128
+_SAMPLE = 64
+
+
+def read_folder(
+    path: Path,
+    *,
+    size: int | None = None,
+    limit: int | None = None,
+    cache: Path | None = None,
+    broken: Literal["raise", "skip"] = "raise",
+    resident: int = RESIDENT,
+) -> Parts:
+    """Reads class folders.
+
+    Args:
+        path: the folder with train/ and val/ or test/.
+        size: side of the images: the shorter side is resized to it and the middle kept. Unless given, 224, or the side
+            that a sample of the images shares where these are square and at most 128 wide.
+        limit: keep that many images of each part, balanced over the classes.
+        cache: folder for decoded images.
+        broken: `raise` stops at broken images, `skip` leaves them out with a warning. With `raise` the files of a
+            large set are looked at only when a batch wants them, with `skip` beforehand.
+        resident: bytes that the decoded images of both parts may take; beyond them files are streamed.
+    """
+    train_folder, val_folder = _split_folders(path)
+    classes, train = _files(train_folder, None)
+    _, val = _files(val_folder, classes)
+    if limit is not None:
+        train, val = (files.take(balanced(files.labels, limit)) for files in (train, val))
+    size = size or _common_side(train.paths) or SIZE
+    paths = train.paths + val.paths
+    if len(paths) * 3 * size * size > resident:
+        if broken == "skip":
+            _, faults = cached(paths, "broken", cache, lambda: (torch.empty(0), find_broken(paths)))
+            _report(faults, paths, broken)
+            train, val = _without(faults, train, val)
+        return Parts(classes=classes, size=size, train=train, val=val, digest=_digest(path, train, val))
+    pixels, faults = cached(paths, str(size), cache, lambda: decode(paths, size))
+    _report(faults, paths, broken)
+    train, val = _without(faults, train, val)
+    return Parts(
+        classes=classes,
+        size=size,
+        train=Images(pixels=pixels[: len(train)], labels=train.labels),
+        val=Images(pixels=pixels[len(train) :], labels=val.labels),
+    )
+
+
+def _split_folders(path: Path) -> tuple[Path, Path]:
+    if not path.is_dir():
+        raise FileNotFoundError(
+            f"there is no folder {str(path)!r}: give one that holds train/ and val/ with class folders"
+        )
+    if not (path / "train").is_dir():
+        raise FileNotFoundError(
+            f"{str(path)!r} holds no folder 'train': put the class folders of the training images there"
+        )
+    for name in ("val", "test"):
+        if (path / name).is_dir():
+            return path / "train", path / name
+    raise FileNotFoundError(
+        f"{str(path)!r} holds neither a folder 'val' nor 'test': put the class folders of the validation images there"
+    )
+
+
+def _files(folder: Path, classes: Sequence[str] | None) -> tuple[tuple[str, ...], ImageFiles]:
+    """The classes of a split and its files, labelled by the training classes."""
+    own = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+    if not own:
+        raise ValueError(
+            f"{str(folder)!r} holds no class folders: put the images of each class into a folder of its own"
+        )
+    if unknown := sorted(set(own) - set(own if classes is None else classes)):
+        raise ValueError(
+            f"{str(folder)!r} holds {len(unknown)} class(es) that train has not ({_listed(unknown)}): add training "
+            "images of them or take them away"
+        )
+    label = {name: number for number, name in enumerate(own if classes is None else classes)}
+    paths, labels, empty = list[Path](), list[int](), list[str]()
+    for name in own:
+        found = _images(folder / name)
+        paths += found
+        labels += [label[name]] * len(found)
+        if not found:
+            empty.append(name)
+    if len(empty) == len(own):
+        raise ValueError(f"there are no images in {str(folder)!r}: files ending in {', '.join(ENDINGS)} are read")
+    if empty:
+        raise ValueError(
+            f"{str(folder)!r} has {len(empty)} class folder(s) without images ({_listed(empty)}): files ending in "
+            f"{', '.join(ENDINGS)} are read, so add some or remove the folder"
+        )
+    return tuple(own), ImageFiles(paths=tuple(paths), labels=torch.tensor(labels))
+
+
+def _images(folder: Path) -> list[Path]:
+    return [
+        Path(place, name)
+        for place, folders, names in os.walk(folder, followlinks=True)
+        if folders.sort() is None  # os.walk goes on in this order
+        for name in sorted(names)
+        if name.lower().endswith(ENDINGS) and not name.startswith(".")
+    ]
+
+
+def _common_side(paths: Sequence[Path]) -> int | None:
+    """The side of a sample's images where all are square, small and alike."""
+    step = max(1, len(paths) // _SAMPLE)
+    found = {measured for path in paths[::step][:_SAMPLE] if (measured := sides(path)) is not None}
+    width, height = found.pop() if len(found) == 1 else (0, 0)
+    return width if 0 < width == height <= _SMALL_SIDE else None
+
+
+def _without(faults: Mapping[int, str], train: ImageFiles, val: ImageFiles) -> tuple[ImageFiles, ImageFiles]:
+    """Both parts without the broken images, which are counted through train and then val."""
+    if not faults:
+        return train, val
+    kept = torch.ones(len(train) + len(val), dtype=torch.bool)
+    kept[list(faults)] = False
+    parts = train.take(kept[: len(train)].nonzero()[:, 0]), val.take(kept[len(train) :].nonzero()[:, 0])
+    for name, part in zip(("training", "validation"), parts, strict=True):
+        if not len(part):
+            raise ValueError(f"none of the {name} images can be read ({next(iter(faults.values()))}): replace them")
+    return parts
+
+
+def _report(faults: Mapping[int, str], paths: Sequence[Path], broken: Literal["raise", "skip"]) -> None:
+    if not faults:
+        return
+    place, reason = next(iter(faults.items()))
+    found, first = (
+        f"{len(faults)} of {len(paths)} images are broken",
+        f"the first being {str(paths[place])!r} ({reason})",
+    )
+    if broken == "raise":
+        raise ValueError(f"{found}, {first}: replace them, or leave them out with broken='skip'")
+    warnings.warn(f"{found} and were left out, {first}", stacklevel=5)  # load_data's caller
+
+
+def _digest(root: Path, *parts: ImageFiles) -> str:
+    """Of the files' names inside the folder, their sizes and labels."""
+    digest = hashlib.sha256()
+    for part in parts:
+        for path, label in zip(part.paths, part.labels.tolist(), strict=True):
+            line = f"{path.relative_to(root).as_posix()}\0{os.stat(path).st_size}\0{label}\n"
+            digest.update(line.encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,0 +1,127 @@
+"""Labelled images: pixels in memory for small sets, the names of files for large ones.
+
+What every source of data gives is `Parts`: the classes, a training part and a validation part.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_SPLIT_SEED = 2023
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Images:
+    """Decoded images.
+
+    Attributes:
+        pixels: (N, C, H, W) uint8, on the CPU.
+        labels: (N,) int64.
+    """
+
+    pixels: Tensor
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4:
+            raise ValueError(
+                f"the pixels are {self.pixels.dtype} of shape {tuple(self.pixels.shape)}: they must be torch.uint8 of "
+                "shape (images, channels, height, width)"
+            )
+        _check_labels(self.labels, len(self.pixels))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: Tensor) -> "Images":
+        """Some of the images."""
+        return Images(pixels=self.pixels[rows], labels=self.labels[rows])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ImageFiles:
+    """Images that are decoded when they are asked for.
+
+    Attributes:
+        paths: of the files.
+        labels: (N,) int64.
+    """
+
+    paths: tuple[Path, ...]
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        _check_labels(self.labels, len(self.paths))
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def take(self, rows: Tensor) -> "ImageFiles":
+        """Some of the files."""
+        return ImageFiles(paths=tuple(self.paths[row] for row in rows.tolist()), labels=self.labels[rows])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Parts:
+    """What a source holds.
+
+    Attributes:
+        classes: names, by label.
+        size: side of the images.
+        train: the training part.
+        val: the validation part.
+        digest: of the list of files; None where the pixels are there to be digested.
+    """
+
+    classes: tuple[str, ...]
+    size: int
+    train: Images | ImageFiles
+    val: Images | ImageFiles
+    digest: str | None = None
+
+
+def balanced(labels: Tensor, count: int) -> Tensor:
+    """The rows of `count` images, as many of each class as there are: always the same ones, in their order.
+
+    Args:
+        labels: of all images.
+        count: how many; all of them where there are fewer.
+    """
+    shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(_SPLIT_SEED))
+    by_class = shuffled[labels[shuffled].argsort(stable=True)]
+    sizes = torch.bincount(labels)
+    first = (sizes.cumsum(0) - sizes)[labels[by_class]]
+    turn = torch.arange(len(labels)) - first  # the how-manieth image of its class
+    return by_class[turn.argsort(stable=True)][:count].sort().values
+
+
+def resized(pixels: Tensor, size: int) -> Tensor:
+    """Images of another side, as float32 from 0 to 255; the same ones where the side is theirs already."""
+    if tuple(pixels.shape[2:]) == (size, size):
+        return pixels
+    return F.interpolate(pixels.float(), (size, size), mode="bilinear", antialias=True)
+
+
+def resized_bytes(pixels: Tensor, size: int) -> Tensor:
+    """Images of another side, rounded to uint8, a thousand at a time."""
+    if tuple(pixels.shape[2:]) == (size, size):
+        return pixels
+    chunks = (resized(pixels[first : first + 1000], size) for first in range(0, len(pixels), 1000))
+    return torch.cat([chunk.round_().clamp_(0, 255).to(torch.uint8) for chunk in chunks])
+
+
+def named_classes(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
+    """The classes' names, or their numbers where no names are known."""
+    return tuple(names) if names else tuple(map(str, range(count)))
+
+
+def _check_labels(labels: Tensor, count: int) -> None:
+    if labels.dtype != torch.int64 or tuple(labels.shape) != (count,):
+        raise ValueError(
+            f"the labels are {labels.dtype} of shape {tuple(labels.shape)}: {count} images want torch.int64 of shape "
+            f"({count},)"
+        )

@@ -1,0 +1,159 @@
+"""matplotlib's figures as inline SVG whose colours are the page's own, so that one figure serves light and dark mode.
+
+A figure is drawn in stand-in colours; in the SVG each becomes a CSS variable of style.css (`--ink`, `--series-1`, ...).
+Text stays text, in the page's font.
+"""
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Weight = Literal["mean", "single", "unfinished", "stage"]
+
+INK, MUTED, GRID, PAPER = "#010101", "#010102", "#010103", "#010104"
+SERIES = tuple(f"#0102{index:02x}" for index in range(8))  # the length of style.css's palette
+
+# a second sign beside the colour, for those who see few colours: matplotlib's marker, and the same shape for a legend
+MARKERS: Sequence[tuple[str, str]] = (
+    ("o", '<circle cx="17" cy="7" r="4"/>'),
+    ("s", '<rect x="13.5" y="3.5" width="7" height="7"/>'),
+    ("^", '<path d="M17 2.5 21.5 11 12.5 11z"/>'),
+    ("D", '<path d="M17 2 22 7 17 12 12 7z"/>'),
+    ("v", '<path d="M17 11.5 21.5 3 12.5 3z"/>'),
+    ("p", '<path d="M17 2.5 21.5 5.8 19.8 11 14.2 11 12.5 5.8z"/>'),
+    ("P", '<path d="M15.2 2.5h3.6v2.7h2.7v3.6h-2.7v2.7h-3.6v-2.7h-2.7v-3.6h2.7z"/>'),
+    ("h", '<path d="M17 2.5 21 4.8 21 9.2 17 11.5 13 9.2 13 4.8z"/>'),
+)
+
+_VARIABLES = {INK: "--ink", MUTED: "--muted", GRID: "--grid", PAPER: "--card"} | {
+    colour: f"--series-{index + 1}" for index, colour in enumerate(SERIES)
+}
+_LINES: Mapping[Weight, dict[str, Any]] = {
+    "mean": {"linewidth": 2.2, "zorder": 3.0},
+    "single": {"linewidth": 0.9, "alpha": 0.45},
+    "unfinished": {"linewidth": 1.2, "alpha": 0.8, "linestyle": (0, (3, 2))},
+    "stage": {"linewidth": 1.5},
+}
+_SETTINGS = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "font.size": 13,
+    "axes.edgecolor": GRID,
+    "axes.labelcolor": MUTED,
+    "xtick.color": GRID,
+    "ytick.color": GRID,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": MUTED,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.formatter.useoffset": False,
+}
+
+
+def new_figure(width: int = 380, height: int = 255) -> tuple["Figure", "Axes"]:
+    """A figure with one pair of axes; the size counts in the units that the font's 13 does."""
+    matplotlib = _matplotlib()
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import StrMethodFormatter
+
+    with matplotlib.rc_context(_SETTINGS):
+        figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
+        axes = figure.add_subplot()
+    axes.grid(axis="y", color=GRID, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=3)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    return figure, axes
+
+
+def line(axes: "Axes", points: Mapping[int, float], series: int, weight: Weight) -> None:
+    """A curve; a mean is bold and ends in its marker."""
+    colour = SERIES[series % len(SERIES)]
+    axes.plot(list(points), list(points.values()), color=colour, solid_capstyle="round", **_LINES[weight])
+    if weight == "mean" and points:
+        dot(axes, list(points)[-1], list(points.values())[-1], series)
+
+
+def dot(axes: "Axes", x: float, y: float, series: int, *, size: float = 7.0) -> None:
+    """The marker of a series, with a rim that keeps it apart from what lies under it."""
+    axes.plot(
+        [x],
+        [y],
+        marker=MARKERS[series % len(MARKERS)][0],
+        markersize=size,
+        color=SERIES[series % len(SERIES)],
+        markeredgecolor=PAPER,
+        markeredgewidth=0.8,
+        zorder=4.0,
+        clip_on=False,
+    )
+
+
+def count_epochs(axes: "Axes", first: int, last: int) -> None:
+    """Epochs along the bottom, in whole numbers."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    room = max(0.04 * (last - first), 0.1)
+    axes.set_xlim(first - room, last + room)
+    axes.set_xlabel("epoch")
+
+
+def log_scale(axes: "Axes") -> None:
+    """A log scale upwards, labelled with plain numbers."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def to_svg(figure: "Figure", description: str) -> str:
+    """The figure for inside a page.
+
+    Args:
+        figure: what was drawn.
+        description: for those who hear the page; different for each figure of it.
+    """
+    buffer = io.StringIO()
+    # ids made from the description, not at random: the same runs give the same page, its figures have different ids
+    with _matplotlib().rc_context({**_SETTINGS, "svg.hashsalt": description}):
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'<g id="[^"]*"', "<g", svg)  # several figures share a page, and an id must be the only one
+    svg = re.sub(r' (width|height)="[\d.]+pt"', "", svg, count=2)  # as wide as the card
+    svg = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", svg)
+    for colour, variable in _VARIABLES.items():
+        svg = svg.replace(colour, f"var({variable})")
+    return svg.replace("<svg", f'<svg role="img" aria-label="{escape(description)}"', 1)
+
+
+def legend(labels: Sequence[str]) -> str:
+    """A line of HTML with the labels of all series, in their order, beside colour and marker."""
+    entries = (
+        f'<li><svg class="key" viewBox="0 0 34 14" style="--this: var(--series-{series % len(SERIES) + 1})">'
+        f'<path class="stroke" d="M1 7H33"/>{MARKERS[series % len(MARKERS)][1]}</svg>{escape(label)}</li>'
+        for series, label in enumerate(labels)
+    )
+    return f'<ul class="legend">{"".join(entries)}</ul>'
+
+
+def _matplotlib() -> Any:
+    """The module, imported only where figures are drawn."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ImportError(
+            "the report draws its figures with matplotlib, which is not installed: pip install 'repopt[report]'"
+        ) from error
+    return matplotlib

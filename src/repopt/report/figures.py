@@ -1,0 +1,106 @@
+"""The report's figures: loss and accuracy over epochs, the final accuracies, and both figures of appendix E."""
+
+from collections.abc import Callable, Mapping, Sequence
+from textwrap import shorten
+
+from repopt.report.drawing import GRID, INK, SERIES, count_epochs, dot, line, log_scale, new_figure, to_svg
+from repopt.report.methods import Group, curve, mean_and_deviation, mean_curve
+from repopt.report.runs import Epoch
+from repopt.report.searched import Means, by_depth, stage_starts
+
+_LABEL_WIDTH = 48  # letters that fit into a figure
+_LOG_FROM = 20  # where the largest loss is so many times the smallest, the end of the curves shows on a log scale only
+
+
+def loss_curves(groups: Sequence[Group]) -> str | None:
+    """Training loss over epochs, one colour a group; None where no loss was measured."""
+    return _curves(groups, lambda epoch: epoch.train_loss, "training loss")
+
+
+def accuracy_curves(groups: Sequence[Group]) -> str | None:
+    """Validation accuracy over epochs, one colour a group; None where nothing was evaluated."""
+    return _curves(groups, lambda epoch: epoch.val_accuracy, "validation accuracy (%)")
+
+
+def final_accuracies(groups: Sequence[Group]) -> str | None:
+    """Each run's last validation accuracy as a dot, the mean as a bar with its deviation; None for a single group."""
+    rows = [(series, group) for series, group in enumerate(groups) if group.values(lambda run: run.val_accuracy)]
+    if len(rows) < 2:
+        return None
+    figure, axes = new_figure(height=max(255, 50 + 34 * len(rows)))
+    axes.grid(visible=False, axis="y")
+    axes.grid(axis="x", color=GRID, linewidth=0.6)
+    for height, (series, group) in enumerate(reversed(rows)):
+        values = group.values(lambda run: run.val_accuracy)
+        mean, deviation = mean_and_deviation(values)
+        colour = SERIES[series % len(SERIES)]
+        for value in values:
+            dot(axes, value, height, series, size=8.0)
+        if deviation is not None:
+            axes.plot([mean, mean], [height - 0.22, height + 0.22], color=colour, linewidth=2.5)
+            axes.plot([mean - deviation, mean + deviation], [height, height], color=colour, linewidth=1.2, alpha=0.6)
+        name = shorten(group.label, width=_LABEL_WIDTH, placeholder=" …")
+        axes.annotate(
+            name, (0, height + 0.32), xycoords=("axes fraction", "data"), color=INK, fontsize=12
+        ).set_in_layout(False)
+    axes.set_ylim(-0.5, len(rows) - 0.2)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.set_xlabel("validation accuracy (%)")
+    return to_svg(figure, "Final validation accuracy of each method, one dot a run")
+
+
+def scales_over_epochs(means: Mapping[str, Mapping[int, float]], name: str) -> str:
+    """Appendix E's first figure: the mean of one operator's scales after each epoch, one curve a branch."""
+    figure, axes = new_figure()
+    for series, points in enumerate(means.values()):
+        line(axes, points, series, "mean")
+    count_epochs(axes, 0, max(epoch for points in means.values() for epoch in points))
+    axes.set_ylabel("mean of the scales")
+    return to_svg(figure, f"Mean of the scales of {name} over epochs, one curve a branch")
+
+
+def scales_by_depth(means: Means, name: str) -> str:
+    """Appendix E's second figure: the mean of each branch's scales by depth, broken where a stage starts."""
+    figure, axes = new_figure()
+    starts = stage_starts(means)
+    for start in starts[1:]:
+        axes.axvline(start - 0.5, color=GRID, linewidth=0.8, linestyle=(0, (2, 2)))
+    for series, pieces in enumerate(by_depth(means).values()):
+        for piece in pieces:
+            line(axes, piece, series, "stage")
+            for x, y in piece.items():
+                dot(axes, x, y, series, size=max(6.5 - 1.2 * series, 3.5))  # branches may lie on each other
+    axes.set_xticks(_apart([*starts, len(means)], gap=len(means) / 20))
+    axes.set_xlabel("operator, by depth (labels: where a stage starts)")
+    axes.set_ylabel("mean of the scales")
+    return to_svg(figure, f"Mean of each branch's scales by depth after the last epoch of {name}")
+
+
+def _curves(groups: Sequence[Group], of: Callable[[Epoch], float | None], name: str) -> str | None:
+    figure, axes = new_figure()
+    drawn: list[float] = []
+    for series, group in enumerate(groups):
+        for run in group.runs:
+            points = curve(run, of)
+            drawn.extend(points.values())
+            if len(group.runs) > 1:
+                line(axes, points, series, "single" if run.finished else "unfinished")
+        line(axes, mean_curve([curve(run, of) for run in group.counted]), series, "mean")
+    if not drawn:
+        return None
+    if name.endswith("loss") and min(drawn) > 0 and max(drawn) > _LOG_FROM * min(drawn):
+        log_scale(axes)
+        name += " (log scale)"
+    count_epochs(axes, 1, max(run.epochs_done for group in groups for run in group.runs))
+    axes.set_ylabel(name)
+    return to_svg(figure, f"{name} over epochs, one colour a method")
+
+
+def _apart(places: Sequence[int], gap: float) -> list[int]:
+    """The places less those whose labels would touch the one before."""
+    kept: list[int] = []
+    for place in places:
+        if not kept or place - kept[-1] >= gap:
+            kept.append(place)
+    return kept

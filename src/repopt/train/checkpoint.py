@@ -1,0 +1,55 @@
+"""Checkpoints: everything that a run needs to go on as if it had never stopped, written so that none is ever lost.
+
+A checkpoint is written beside the last one, flushed to the disk, and takes its name in one move: a process killed at
+any moment, or a full disk, leaves the last one as it was.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+NAME = "checkpoint.pt"
+
+
+def save_checkpoint(folder: Path, state: dict[str, Any]) -> Path:
+    """Writes the state of a run, in place of the last one."""
+    path, unfinished = folder / NAME, folder / f".{NAME}.{os.getpid()}"
+    try:
+        with unfinished.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except (OSError, RuntimeError) as error:  # torch's writer raises RuntimeError where the disk is full
+        unfinished.unlink(missing_ok=True)
+        kept = "the last one is kept" if path.exists() else "there is none yet"
+        raise OSError(f"the checkpoint could not be written to {str(path)!r} ({error}); {kept}") from error
+    return path
+
+
+def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None:
+    """The state that a run was left in, or None where nothing was written yet."""
+    path = folder / NAME
+    for unfinished in folder.glob(f".{NAME}.*"):
+        unfinished.unlink(missing_ok=True)  # of a process that was killed while it wrote
+    if not path.exists():
+        return None
+    try:
+        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+    except Exception as error:
+        raise ValueError(f"the checkpoint {str(path)!r} cannot be read: {error}") from error
+    return state
+
+
+def random_state(device: torch.device) -> dict[str, Any]:
+    """The state of the random number generators that models draw from."""
+    state = {"cpu": torch.get_rng_state()}
+    return state | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
+
+
+def set_random_state(state: dict[str, Any], device: torch.device) -> None:
+    torch.set_rng_state(state["cpu"].cpu())
+    if "cuda" in state and device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"].cpu(), device)

@@ -1,0 +1,78 @@
+"""Many processes: torchrun starts them, DistributedDataParallel averages their gradients, rank 0 writes.
+
+Norms use the statistics of their own rank's images, as the authors' training does; SyncBatchNorm is the user's to add.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+_PATIENCE = timedelta(seconds=25)  # a rank that dies must end the others within half a minute
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """The processes that train together."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum over all ranks."""
+        if self.size > 1:
+            dist.all_reduce(values)
+        return values
+
+    def wrap(self, model: nn.Module, device: torch.device) -> nn.Module:
+        """The model whose gradients are averaged over the ranks."""
+        if self.size == 1:
+            return model
+        ids = [device.index] if device.type == "cuda" else None
+        return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
+
+    def any(self, flag: bool, device: torch.device) -> bool:
+        """Whether the flag is set on some rank."""
+        if self.size == 1:
+            return flag
+        return bool(self.sum(torch.tensor(float(flag), device=device)).item())
+
+
+@contextmanager
+def joined(device: str) -> Iterator[tuple[World, torch.device]]:
+    """Joins the processes that torchrun started, or stays alone.
+
+    Args:
+        device: `auto`, `cpu` or `cuda`.
+    """
+    cuda = torch.cuda.is_available() if device == "auto" else device == "cuda"
+    if cuda and not torch.cuda.is_available():
+        raise ValueError("there is no CUDA device here, or torch was built without CUDA: use --device cpu")
+    size, local_rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
+    if cuda:
+        torch.cuda.set_device(local_rank)
+    chosen = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
+    if size == 1:
+        yield World(), chosen
+        return
+    dist.init_process_group("nccl" if cuda else "gloo", timeout=_PATIENCE)
+    try:
+        yield World(rank=dist.get_rank(), size=size, local_rank=local_rank), chosen
+    except dist.DistError as error:
+        raise RuntimeError(
+            f"rank {dist.get_rank()} lost another rank, which has died or hangs ({str(error).splitlines()[0]}): see "
+            "its output, then start again with --resume"
+        ) from error
+    finally:
+        dist.destroy_process_group()

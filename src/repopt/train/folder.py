@@ -1,0 +1,90 @@
+"""A run is a folder: what was asked for, what came out, and enough to go on or to report.
+
+recipe.json, run.json     the resolved recipe; model, method, data, hardware, versions, seed, date
+metrics.jsonl             a line an epoch
+scales.jsonl              for a search, the mean of each branch's scales after each epoch
+checkpoint.pt             the last state, to resume from
+model.safetensors, config.json, scales.safetensors, summary.json      when it is done
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_JSON = {"indent": 2, "sort_keys": False}
+
+
+class RunFolder:
+    """The folder of a run, held by one process at a time.
+
+    Args:
+        path: the folder, which is made.
+        resume: go on with the run that is there.
+
+    Raises:
+        ValueError: there is a run already, or none to resume, or another process is at it.
+    """
+
+    def __init__(self, path: Path, *, resume: bool = False) -> None:
+        self.path = path
+        if path.exists() and not path.is_dir():
+            raise ValueError(f"{str(path)!r} is a file: give --out a folder")
+        started = (path / "recipe.json").exists()
+        if started and not resume:
+            raise ValueError(
+                f"there is a run in {str(path)!r} already: give --resume to go on with it, or another --out"
+            )
+        if resume and not started:
+            raise ValueError(f"there is no run in {str(path)!r} to resume: leave --resume out to start one")
+        path.mkdir(parents=True, exist_ok=True)
+        self._lock = (path / ".lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.close()
+            raise ValueError(
+                f"another process is training in {str(path)!r}: wait for it, or give another --out"
+            ) from error
+
+    def close(self) -> None:
+        self._lock.close()
+
+    def write(self, name: str, content: Mapping[str, Any]) -> None:
+        """Writes a JSON file in one move."""
+        unfinished = self.path / f".{name}"
+        unfinished.write_text(json.dumps(content, **_JSON) + "\n")  # type: ignore[arg-type]
+        unfinished.replace(self.path / name)
+
+    def read(self, name: str) -> dict[str, Any]:
+        read: dict[str, Any] = json.loads((self.path / name).read_text())
+        return read
+
+    def append(self, name: str, record: Mapping[str, Any]) -> None:
+        """Appends a line to a .jsonl file."""
+        with (self.path / name).open("a") as file:
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        """The records of a .jsonl file; a torn last line is left out."""
+        path = self.path / name
+        records = []
+        for line in path.read_text().splitlines() if path.exists() else ():
+            try:
+                records.append(json.loads(line))
+            except ValueError:
+                break
+        return records
+
+    def forget_after(self, epoch: int) -> None:
+        """Drops what was recorded of epochs that will be trained again."""
+        for name in ("metrics.jsonl", "scales.jsonl"):
+            kept = [record for record in self.lines(name) if record["epoch"] <= epoch]
+            if (self.path / name).exists():
+                unfinished = self.path / f".{name}"
+                unfinished.write_text("".join(json.dumps(record) + "\n" for record in kept))
+                unfinished.replace(self.path / name)

@@ -1,0 +1,259 @@
+"""From what a user asks for to a finished run: data, subject, loop, and the files that stay."""
+
+import copy
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+import repopt.version
+from repopt.data import DataSet, EvalBatches, load_data
+from repopt.models import create_model
+from repopt.models import load_checkpoint as load_weights
+from repopt.plans import ScalesLike
+from repopt.results import environment
+from repopt.scales import Scales
+from repopt.surgery import extract_scales, merge
+from repopt.train.distributed import World, joined
+from repopt.train.evaluation import Score, evaluate
+from repopt.train.folder import RunFolder
+from repopt.train.loop import Clock, Run
+from repopt.train.methods import Method, Subject, counterpart, make_subject
+from repopt.train.recipe import Recipe, with_fields
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is to be trained on what.
+
+    Attributes:
+        method: by which method.
+        model: the name of the plain model.
+        data: as `load_data` takes it.
+        recipe: how.
+        scales: of the imagined blocks.
+        weights: a checkpoint to start from, instead of drawing weights.
+        limit: keep that many images.
+        broken: what to do with images that cannot be decoded.
+        options: the model's own, such as strides.
+    """
+
+    method: Method
+    model: str
+    data: str
+    recipe: Recipe
+    scales: ScalesLike | None = None
+    weights: Path | None = None
+    limit: int | None = None
+    broken: Literal["raise", "skip"] = "raise"
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def train_run(
+    job: Job, out: Path, *, resume: bool = False, device: str = "auto", quiet: bool = False
+) -> dict[str, Any]:
+    """Trains a job in a run folder, and returns its summary.
+
+    Args:
+        job: what; when resuming, its method, model, data and recipe are those of the folder.
+        out: the run folder.
+        resume: go on where the run in the folder was left.
+        device: `auto`, `cpu` or `cuda`.
+        quiet: show no progress.
+    """
+    with joined(device) as (world, chosen):
+        folder = RunFolder(out, resume=resume) if world.is_first else None
+        try:
+            if resume:
+                job = _recorded(job, out)
+            return _train(job, out, folder, chosen, world, resume=resume, quiet=quiet)
+        finally:
+            if folder is not None:
+                folder.close()
+
+
+def _train(
+    job: Job, out: Path, folder: RunFolder | None, device: torch.device, world: World, *, resume: bool, quiet: bool
+) -> dict[str, Any]:
+    clock = Clock()
+    with clock.measure("data"):
+        data = load_data(job.data, size=job.recipe.size, limit=job.limit, broken=job.broken)
+    subject = build(job, data, device)
+    run = Run(subject, data, job.recipe, folder, device=device, world=world, clock=clock, quiet=quiet)
+    info = _info(job, data, subject, device, world)
+    if resume:
+        run.resume()
+    elif folder is not None:
+        folder.write("run.json", info)
+        folder.write("recipe.json", dataclasses.asdict(job.recipe))
+        if subject.plan is not None and subject.plan.scales is not None:
+            subject.plan.scales.save(out / "scales.safetensors")
+    summary = run.fit()
+    if folder is not None:
+        _write_results(job, data, subject, run, folder, {**info, "val_accuracy": summary["val_accuracy"]})
+        folder.write("summary.json", summary)
+    return summary
+
+
+def build(job: Job, data: DataSet, device: torch.device) -> Subject:
+    """The job's subject, drawn from the recipe's seed, on the device."""
+    torch.manual_seed(job.recipe.seed)
+    cuda = device.type == "cuda"
+    channels_last = cuda if job.recipe.channels_last is None else job.recipe.channels_last
+    options = {"num_classes": len(data.classes), "in_chans": data.channels, **_dropout(job.recipe), **job.options}
+    model = create_model(counterpart(job.model, job.method), kernel=job.recipe.kernel, **options)
+    if job.weights is not None:
+        load_weights(model, job.weights)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    model = model.to(device=device, memory_format=layout)  # type: ignore[call-overload]
+    return make_subject(job.method, model, job.recipe, scales=job.scales, drawn=job.weights is None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A finished run's model, with what it needs to be used.
+
+    Attributes:
+        model: in eval mode.
+        config: the model's name and options, classes, mean, std and size.
+    """
+
+    model: nn.Module
+    config: dict[str, Any]
+
+
+def load_run(folder: Path) -> Trained:
+    """The model of a finished run."""
+    if not (folder / "model.safetensors").exists():
+        state = "is not finished" if (folder / "recipe.json").exists() else "is no run"
+        raise ValueError(f"{str(folder)!r} {state}: it holds no model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    model = create_model(config["model"], **_tuples(config["options"]))
+    load_weights(model, load_file(folder / "model.safetensors"))
+    return Trained(model=model.eval(), config=config)
+
+
+def evaluate_run(
+    folder: Path, data: str | None = None, *, sizes: Sequence[int] = (), device: str = "auto", limit: int | None = None
+) -> dict[int, Score]:
+    """Evaluates a finished run, at one or several sizes of the images.
+
+    Args:
+        folder: the run.
+        data: the run's own unless given.
+        sizes: sides of the images; the run's own unless given.
+        device: `auto`, `cpu` or `cuda`.
+        limit: keep that many images.
+    """
+    trained = load_run(folder)
+    recipe = with_fields(Recipe(), json.loads((folder / "recipe.json").read_text()), str(folder / "recipe.json"))
+    source = data or json.loads((folder / "run.json").read_text())["data"]
+    found = load_data(source, size=recipe.size, limit=limit)
+    if len(found.classes) != len(trained.config["classes"]):
+        raise ValueError(
+            f"{source!r} has {len(found.classes)} classes and the run {len(trained.config['classes'])}: evaluate it on "
+            "data of its own classes"
+        )
+    with joined(device) as (world, chosen):
+        model = trained.model.to(chosen)
+        scores = {}
+        for size in sizes or (recipe.eval_size or trained.config["size"],):
+            batches = EvalBatches(
+                found.val,
+                batch_size=recipe.eval_batch,
+                size=size,
+                mean=tuple(trained.config["mean"]),
+                std=tuple(trained.config["std"]),
+                device=chosen,
+                rank=world.rank,
+                world_size=world.size,
+            )
+            scores[size] = evaluate(model, batches, recipe, device=chosen, world=world)
+    return scores
+
+
+def _recorded(job: Job, out: Path) -> Job:
+    """The job that a run folder was started with."""
+    run = json.loads((out / "run.json").read_text())
+    recipe = with_fields(Recipe(), json.loads((out / "recipe.json").read_text()), str(out / "recipe.json"))
+    scales = out / "scales.safetensors"
+    return dataclasses.replace(
+        job,
+        method=run["method"],
+        model=run["model"],
+        data=run["data"],
+        limit=run["limit"],
+        options=_tuples(run["options"]),
+        recipe=recipe,
+        weights=None,
+        scales=Scales.load(scales) if scales.exists() and run["method"] != "search" else None,
+    )
+
+
+def _info(job: Job, data: DataSet, subject: Subject, device: torch.device, world: World) -> dict[str, Any]:
+    return {
+        "method": job.method,
+        "model": job.model,
+        "options": job.options,
+        "data": job.data,
+        "limit": job.limit,
+        "data_digest": data.digest,
+        "train_images": len(data.train),
+        "val_images": len(data.val),
+        "image_size": job.recipe.size or data.size,
+        "seed": job.recipe.seed,
+        "kernel": job.recipe.kernel,
+        "precision": job.recipe.precision,
+        "weights": None if job.weights is None else str(job.weights),
+        "processes": world.size,
+        "parameters": sum(param.numel() for param in subject.model.parameters()),
+        "repopt": repopt.version.VERSION,
+        **environment(device),
+    }
+
+
+def _write_results(
+    job: Job, data: DataSet, subject: Subject, run: Run, folder: RunFolder, info: dict[str, Any]
+) -> None:
+    """The scales of a search with where they come from, and the model of every run."""
+    model: nn.Module = subject.model
+    if job.method == "search":
+        provenance = {"run": json.dumps(info), "recipe": json.dumps(dataclasses.asdict(job.recipe))}
+        Scales(extract_scales(model), provenance).save(folder.path / "scales.safetensors")
+    if job.method in ("search", "csla"):
+        model = merge(model)
+    _save_weights(folder.path / "model.safetensors", model)
+    if run.ema is not None and job.method not in ("search", "csla"):
+        _save_weights(folder.path / "model_ema.safetensors", copy.deepcopy(run.ema.module))
+    options = {"num_classes": len(data.classes), "in_chans": data.channels, **_dropout(job.recipe), **job.options}
+    folder.write(
+        "config.json",
+        {
+            "model": counterpart(job.model, job.method),
+            "options": options,
+            "classes": data.classes,
+            "mean": data.mean,
+            "std": data.std,
+            "size": job.recipe.size or data.size,
+        },
+    )
+
+
+def _save_weights(path: Path, model: nn.Module) -> None:
+    tensors: dict[str, Tensor] = {name: value.cpu().contiguous() for name, value in model.state_dict().items()}
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def _dropout(recipe: Recipe) -> dict[str, Any]:
+    return {} if recipe.dropout is None else {"dropout": recipe.dropout}
+
+
+def _tuples(options: dict[str, Any]) -> dict[str, Any]:
+    """Options as they were before JSON, which has lists only."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}

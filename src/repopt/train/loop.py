@@ -1,0 +1,360 @@
+"""The loop, for search and training alike.
+
+Everything that happens at a step is a function of the recipe and of the step's number: the order of the images, their
+augmentation, the learning rate. So a run that goes on from a checkpoint takes the steps that it would have taken.
+"""
+
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from repopt.data import DataSet, EvalBatches, ImageFiles, TrainBatches
+from repopt.surgery import extract_scales
+from repopt.train.checkpoint import load_checkpoint, random_state, save_checkpoint, set_random_state
+from repopt.train.distributed import World
+from repopt.train.evaluation import evaluate
+from repopt.train.folder import RunFolder
+from repopt.train.methods import Subject, clip_, make_optimizer
+from repopt.train.progress import RunProgress
+from repopt.train.recipe import Recipe
+from repopt.train.schedule import lr_at
+from repopt.train.step import TrainStep
+
+_LOOK_EVERY = 100  # steps between looks at the device, for a loss that is not finite
+_SAVE_EVERY = 600.0  # seconds, for epochs that take longer
+
+
+class StoppedError(RuntimeError):
+    """The run was asked to stop, and has written a last checkpoint.
+
+    Args:
+        sentence: what to say.
+        code: the exit code of a program that this signal ends.
+    """
+
+    def __init__(self, sentence: str, code: int) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+@dataclass
+class Clock:
+    """Where the time went, in seconds."""
+
+    data: float = 0.0
+    compile: float = 0.0
+    train: float = 0.0
+    eval: float = 0.0
+
+    @contextmanager
+    def measure(self, what: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        setattr(self, what, getattr(self, what) + time.perf_counter() - start)
+
+
+@dataclass
+class Position:
+    """How far a run is: whole epochs, and steps of the next one."""
+
+    epoch: int = 0
+    step: int = 0
+    best_accuracy: float = -1.0
+    best_epoch: int = 0
+
+
+class Run:
+    """A subject in training: the model as it is called, the optimizer, the step, the average.
+
+    Args:
+        subject: what is trained, on its device already.
+        data: on what.
+        recipe: how.
+        folder: where to; None on the ranks that write nothing.
+        device: of the subject.
+        world: the processes.
+        clock: where the time went so far.
+        quiet: show no progress.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        data: DataSet,
+        recipe: Recipe,
+        folder: RunFolder | None,
+        *,
+        device: torch.device,
+        world: World | None = None,
+        clock: Clock | None = None,
+        quiet: bool = False,
+    ) -> None:
+        self.subject, self.recipe, self.folder, self.device = subject, recipe, folder, device
+        self.world, self.clock, self._quiet = world or World(), clock or Clock(), quiet
+        self.position = Position()
+        size = recipe.size or data.size
+        shared: dict[str, Any] = {"mean": data.mean, "std": data.std, "device": device, "workers": recipe.workers}
+        shared |= {"rank": self.world.rank, "world_size": self.world.size}
+        with self.clock.measure("data"):
+            self.batches = TrainBatches(
+                data.train,
+                recipe.augmentation,
+                batch_size=recipe.batch_size,
+                size=size,
+                seed=recipe.seed,
+                **shared,
+            )
+            self.evaluation = EvalBatches(
+                data.val, batch_size=recipe.eval_batch, size=recipe.eval_size or size, **shared
+            )
+        cuda = device.type == "cuda"
+        static = cuda and self.world.size == 1 and recipe.precision != "fp16" and not isinstance(data.train, ImageFiles)
+        self.graph = static if recipe.graph is None else recipe.graph
+        self.compiled = cuda if recipe.compile is None else recipe.compile
+        self.channels_last = cuda if recipe.channels_last is None else recipe.channels_last
+        if self.graph and not static:
+            raise ValueError(
+                "only a step on one CUDA device, with data held there and another precision than fp16, can be replayed "
+                "as a graph: leave --graph out"
+            )
+        if cuda:
+            torch.backends.cudnn.benchmark = True
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = recipe.precision != "fp32"
+        first_lr = lr_at(recipe, 0, len(self.batches))
+        lr = torch.tensor(first_lr, device=device) if self.graph else first_lr
+        self.optimizer = make_optimizer(subject, recipe, lr, device=device, graph=self.graph)
+        model: nn.Module = subject.model.train()
+        called = torch.compile(model) if self.compiled else model
+        self.step = TrainStep(
+            self.world.wrap(called, device),  # type: ignore[arg-type]
+            self.optimizer,
+            lambda: clip_(subject, recipe.clip or math.inf),
+            recipe,
+            device=device,
+            graph=self.graph,
+        )
+        average = get_ema_multi_avg_fn(recipe.ema)  # type: ignore[no-untyped-call]
+        self.ema = AveragedModel(model, multi_avg_fn=average, use_buffers=True) if recipe.ema else None
+
+    def resume(self) -> bool:
+        """Goes back to the last checkpoint, if there is one."""
+        state = None if self.folder is None else load_checkpoint(self.folder.path, self.device)
+        if state is None:
+            return False
+        self.subject.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self._restore_lr_tensor()
+        if self.ema is not None:
+            self.ema.load_state_dict(state["ema"])
+        self.step.scaler.load_state_dict(state["scaler"])
+        self.step.totals.values.copy_(state["totals"])
+        set_random_state(state["random"], self.device)
+        self.position = Position(**state["position"])
+        self.clock = Clock(**state["clock"])
+        if self.folder is not None and self.world.is_first:
+            self.folder.forget_after(self.position.epoch)
+        return True
+
+    def fit(self) -> dict[str, Any]:
+        """Trains to the end of the recipe, and says what came out."""
+        recipe, steps = self.recipe, len(self.batches)
+        if self.position == Position():
+            self._record_scales(0)
+        stop = _StopOnSignal()
+        title = self.subject.method
+        progress = RunProgress(
+            title,
+            epochs=recipe.epochs,
+            done=self.position.epoch,
+            steps=steps,
+            quiet=self._quiet or not self.world.is_first,
+        )
+        record: dict[str, Any] = {}
+        with stop, progress:
+            while self.position.epoch < recipe.epochs:
+                record = self._epoch(stop, progress)
+                progress.epoch(record)
+        return self._summary(record)
+
+    def _epoch(self, stop: "_StopOnSignal", progress: RunProgress) -> dict[str, Any]:
+        recipe, steps, epoch = self.recipe, len(self.batches), self.position.epoch
+        measured_from, start, saved = self.position.step, time.perf_counter(), time.monotonic()
+        for number, (x, y) in enumerate(self.batches.epoch(epoch, self.position.step), start=self.position.step):
+            self.train_on(x, y, epoch, number)
+            self.position.step = number + 1
+            progress.step(epoch * steps + number + 1)
+            if not self.clock.compile and self._is_warm(number):
+                self.synchronize()
+                self.clock.compile = time.perf_counter() - start
+                measured_from, start = number + 1, time.perf_counter()
+            if self.device.type == "cpu" or (number + 1) % _LOOK_EVERY == 0 or number + 1 == steps:
+                self._check_finite(steps)
+            if self._must_stop(stop, number):
+                path = self._save()
+                where = f"step {number + 1} of epoch {epoch + 1}"
+                raise StoppedError(f"stopped by {stop.name or 'another rank'} after {where}: {path}", stop.code)
+            if time.monotonic() - saved > _SAVE_EVERY and self.world.size == 1:
+                self._save()
+                saved = time.monotonic()
+        self._check_finite(steps)
+        seconds = time.perf_counter() - start
+        self.clock.train += seconds
+        return self._finish_epoch((steps - measured_from) * recipe.batch_size / max(seconds, 1e-9), seconds)
+
+    def train_on(self, x: Tensor, y: Tensor, epoch: int, number: int) -> None:
+        """Takes one step, the learning rate and mixing of which follow from its number."""
+        steps = len(self.batches)
+        self._set_lr(lr_at(self.recipe, epoch * steps + number, steps))
+        images = x.contiguous(memory_format=torch.channels_last) if self.channels_last else x
+        self.step(images, y, self._mix(epoch, number))
+        if self.ema is not None:
+            self.ema.update_parameters(self.subject.model)
+
+    def _finish_epoch(self, images_per_second: float, seconds: float) -> dict[str, Any]:
+        recipe, steps, epoch = self.recipe, len(self.batches), self.position.epoch + 1
+        losses, hits, counted, _ = (self.world.sum(self.step.totals.values) / self.world.size).tolist()
+        record: dict[str, Any] = {
+            "epoch": epoch,
+            "step": epoch * steps,
+            "lr": lr_at(recipe, epoch * steps - 1, steps),
+            "train_loss": losses / counted,
+            "train_accuracy": 100 * hits * self.world.size / (counted * recipe.batch_size)
+            if not recipe.mixup
+            else None,
+            "images_per_second": images_per_second,
+            "seconds": seconds,
+        }
+        self.step.totals.values.zero_()
+        if epoch % recipe.eval_every == 0 or epoch == recipe.epochs:
+            record |= self._evaluated()
+            if record["val_accuracy"] > self.position.best_accuracy:
+                self.position.best_accuracy, self.position.best_epoch = record["val_accuracy"], epoch
+        self.position.epoch, self.position.step = epoch, 0
+        self._record_scales(epoch)
+        if self.folder is not None and self.world.is_first:
+            self.folder.append("metrics.jsonl", record)
+        self._save()
+        return record
+
+    def _evaluated(self) -> dict[str, float]:
+        with self.clock.measure("eval"):
+            score = evaluate(self.subject.model, self.evaluation, self.recipe, device=self.device, world=self.world)
+            found = {"val_loss": score.loss, "val_accuracy": score.accuracy}
+            if self.ema is not None:
+                averaged = evaluate(self.ema.module, self.evaluation, self.recipe, device=self.device, world=self.world)
+                found["ema_accuracy"] = averaged.accuracy
+        return found
+
+    def _summary(self, record: dict[str, Any]) -> dict[str, Any]:
+        last = record or (self.folder.lines("metrics.jsonl")[-1] if self.folder is not None else {})
+        cuda = self.device.type == "cuda"
+        return {
+            "val_accuracy": last.get("val_accuracy"),
+            "best_val_accuracy": self.position.best_accuracy,
+            "best_epoch": self.position.best_epoch,
+            "images_per_second": last.get("images_per_second"),
+            "peak_memory_bytes": torch.cuda.max_memory_allocated(self.device) if cuda else None,
+            "seconds": asdict(self.clock),
+            "epochs": self.recipe.epochs,
+            "steps": self.recipe.epochs * len(self.batches),
+        }
+
+    def _save(self) -> str:
+        if self.folder is None or not self.world.is_first:
+            return "the first rank has written a checkpoint"
+        state = {
+            "model": self.subject.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "ema": None if self.ema is None else self.ema.state_dict(),
+            "scaler": self.step.scaler.state_dict(),
+            "totals": self.step.totals.values,
+            "random": random_state(self.device),
+            "position": asdict(self.position),
+            "clock": asdict(self.clock),
+        }
+        return f"go on with --resume from {save_checkpoint(self.folder.path, state)}"
+
+    def _record_scales(self, epoch: int) -> None:
+        if self.subject.method != "search" or self.folder is None or not self.world.is_first:
+            return
+        means = {
+            name: {branch: float(scale.mean()) for branch, scale in branches.items()}
+            for name, branches in extract_scales(self.subject.model).items()
+        }
+        self.folder.append("scales.jsonl", {"epoch": epoch, "scales": means})
+
+    def _mix(self, epoch: int, step: int) -> Tensor | None:
+        if not self.recipe.mixup:
+            return None
+        share = np.random.default_rng((self.recipe.seed, epoch, step)).beta(self.recipe.mixup, self.recipe.mixup)
+        return torch.tensor(share, dtype=torch.float32, device=self.device)
+
+    def _set_lr(self, lr: float) -> None:
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(lr)
+            else:
+                group["lr"] = lr
+
+    def _restore_lr_tensor(self) -> None:
+        """A captured graph reads the learning rate from the tensor that it was captured with."""
+        for group in self.optimizer.param_groups:
+            if self.graph:
+                group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32, device=self.device)
+
+    def _is_warm(self, number: int) -> bool:
+        """Whether compilation and capture are behind us; on a CPU without either, they always were."""
+        return (self.graph or self.compiled) and number >= 3
+
+    def _check_finite(self, steps: int) -> None:
+        bad = self.step.totals.first_bad_step()
+        if bad is None:
+            return
+        epoch = self.position.epoch
+        good = f"epoch {epoch}" if epoch else "none yet"
+        lr = lr_at(self.recipe, epoch * steps + bad - 1, steps)
+        raise RuntimeError(
+            f"the loss was not finite at step {bad} of epoch {epoch + 1}, where the learning rate was {lr:.4g}: the "
+            f"last good checkpoint is that of {good}; try a lower lr, a longer warm-up, or clip"
+        )
+
+    def _must_stop(self, stop: "_StopOnSignal", number: int) -> bool:
+        """At once where there is one process; several agree on it now and then."""
+        if self.world.size == 1:
+            return stop.asked
+        return (number + 1) % _LOOK_EVERY == 0 and self.world.any(stop.asked, self.device)
+
+    def synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+class _StopOnSignal:
+    """Within, SIGTERM and SIGINT are noted instead of killing the process; a second one kills it."""
+
+    def __init__(self) -> None:
+        self.asked, self.name, self.code = False, "", 1
+        self._before: dict[int, Callable[..., Any] | int | None] = {}
+
+    def __enter__(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._before[number] = signal.signal(number, self._note)
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked, self.name, self.code = True, signal.Signals(number).name, 128 + number

@@ -1,0 +1,114 @@
+"""The methods that are compared: which model is trained, by which optimizer.
+
+repopt      the plain model, its gradients multiplied: what this library is for
+sgd         the plain model as it is
+repvgg      the real multi-branch model, with a norm a branch; converted afterwards
+qarepvgg    the same in the form that quantizes better
+csla        the blocks that repopt imagines, written out: equal to repopt, and slower
+search      the Hyper-Search model
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from repopt import optim
+from repopt.attachment import attach
+from repopt.clipping import clip_grad_norm_
+from repopt.decay import decay_groups
+from repopt.plans import Plan, ScalesLike, plan
+from repopt.surgery import csla_model, search_model
+from repopt.train.recipe import Recipe
+
+Method = Literal["repopt", "sgd", "repvgg", "qarepvgg", "csla", "search"]
+METHODS: tuple[Method, ...] = get_args(Method)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What is trained.
+
+    Attributes:
+        method: by which method.
+        model: the model.
+        plan: the plan of a plain model whose optimizer is re-parameterized.
+        kernels: of the blocks that the plan imagines, as drawn.
+    """
+
+    method: Method
+    model: nn.Module
+    plan: Plan | None = None
+    kernels: dict[str, Any] | None = None
+
+
+def make_subject(
+    method: Method, model: nn.Module, recipe: Recipe, *, scales: ScalesLike | None = None, drawn: bool = True
+) -> Subject:
+    """Makes what a method trains of its model.
+
+    Args:
+        method: which.
+        model: the model that `counterpart` names; it is changed in place.
+        recipe: its conventions and seed.
+        scales: for `repopt` and `csla`.
+        drawn: False where the weights were loaded, so that the Rule of Initialization does not apply.
+    """
+    draw = torch.Generator().manual_seed(recipe.seed)
+    if method == "search":
+        searching = search_model(
+            model, plan(model), start=recipe.start, kernel=recipe.kernel, generator=draw, inplace=True
+        )
+        return Subject(method=method, model=searching)
+    if method not in ("repopt", "csla"):
+        return Subject(method=method, model=model)
+    if scales is None:
+        raise ValueError(f"the method {method} needs scales: give --scales, a file or 'ones', or search some first")
+    planned = plan(model, scales=scales)
+    kernels = planned.init_(kernel=recipe.kernel, identity=recipe.identity, generator=draw) if drawn else None
+    if method == "csla":
+        return Subject(method=method, model=csla_model(model, planned, kernels, inplace=True))
+    return Subject(method=method, model=model, plan=planned, kernels=kernels)
+
+
+def make_optimizer(subject: Subject, recipe: Recipe, lr: Any, *, device: torch.device, graph: bool) -> Optimizer:
+    """The recipe's optimizer, re-parameterized where the subject has a plan."""
+    groups = decay_groups(subject.model, recipe.weight_decay)
+    kind = getattr(torch.optim, recipe.optimizer)
+    closed = getattr(optim, recipe.optimizer, None)
+    if subject.plan is not None and closed is not None:
+        return closed(groups, subject.plan, lr=lr, **({"capturable": True} if graph else {}))  # type: ignore[no-any-return]
+    options: dict[str, Any] = {"lr": lr}
+    if kind is torch.optim.SGD:
+        options |= {"momentum": recipe.momentum, "nesterov": recipe.nesterov and recipe.momentum > 0}
+    if kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad):
+        options["fused"] = True
+    if graph and kind is not torch.optim.SGD:
+        options["capturable"] = True
+    optimizer: Optimizer = kind(groups, **options)
+    if subject.plan is not None:
+        attach(optimizer, subject.plan, kernels=subject.kernels)
+    return optimizer
+
+
+def clip_(subject: Subject, max_norm: float) -> None:
+    """Clips the gradient: that of the imagined blocks where there are any."""
+    if subject.plan is not None:
+        clip_grad_norm_(subject.plan, max_norm)
+    else:
+        nn.utils.clip_grad_norm_(subject.model.parameters(), max_norm)
+
+
+def counterpart(name: str, method: Method) -> str:
+    """The model that a method trains: `repopt_vgg_b1` is `repvgg_b1` with real branches."""
+    if method not in METHODS:
+        raise ValueError(f"there is no method {method!r}; there is {', '.join(METHODS)}")
+    found = re.fullmatch(r"repopt_(vgg|ghostnet)_(\w+)", name)
+    if found is None or method not in ("repvgg", "qarepvgg"):
+        return name
+    if found[1] == "ghostnet" and method == "qarepvgg":
+        raise ValueError("the method qarepvgg is for VGGs: a GhostNet has no such form")
+    return f"{method}_{found[2]}" if found[1] == "vgg" else f"repghostnet_{found[2]}"

@@ -1,0 +1,227 @@
+"""Recipes: everything that decides how a model is trained, as data.
+
+A recipe is a frozen dataclass, and each of the paper's is a function that returns one. lr is for `lr_batch` images: a
+batch of another size scales it linearly.
+"""
+
+import dataclasses
+import difflib
+import json
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from repopt.csla import Convention, IdentityStart
+from repopt.data import Augmentation
+from repopt.scales import Counting
+
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How a model is trained.
+
+    Attributes:
+        epochs: passes over the training images.
+        batch_size: images a step, over all processes and accumulated parts.
+        lr: the highest learning rate, for a batch of `lr_batch`.
+        lr_batch: the batch that `lr` is for; another batch size scales it linearly.
+        warmup_epochs: epochs of linear warm-up.
+        warmup_lr: where the warm-up starts, for a batch of `lr_batch`.
+        optimizer: the name of one in torch.optim.
+        momentum: SGD's.
+        nesterov: SGD's.
+        weight_decay: of kernels and identities; norms and biases have none.
+        label_smoothing: share of the target that is spread over all classes.
+        clip: the largest norm of the gradient, of the imagined blocks where there are any; none unless given.
+        mixup: parameter of the Beta distribution that mixes pairs of images; 0 for none.
+        dropout: before the classifier; the model's own unless given.
+        ema: decay of a moving average of the weights, which is evaluated beside them; 0 for none.
+        accumulate: parts that a batch is computed in.
+        size: side of the training images; that of the data unless given.
+        crop_padding: zeros around an image before a random crop of its own size.
+        resized_crop: smallest and largest share of the area that a random resized crop takes; none unless given.
+        flip: images left to right, at random.
+        randaugment: operations and level of RandAugment; none unless given.
+        color_jitter: largest change of brightness, contrast and saturation.
+        erasing: probability that a rectangle is erased.
+        kernel: how kernels start, the same for every method: `authors` (torch's default) or `paper` (MSRA).
+        identity: where the imagined identities start.
+        start: where a search's scales start: sqrt(2/l) counted as the `authors` or the `paper` do, or a number.
+        precision: of the forward and backward pass.
+        channels_last: memory format of weights and images; on CUDA unless given.
+        compile: torch.compile the model; on CUDA unless given.
+        graph: replay the whole step as a CUDA graph; where it can be unless given.
+        eval_every: epochs between evaluations; the last epoch always is.
+        eval_size: side of the images in evaluation; the training size unless given.
+        eval_batch: images a step of evaluation.
+        workers: processes that decode images of sets too large to hold.
+        seed: of weights, order and augmentation.
+    """
+
+    epochs: int = 120
+    batch_size: int = 256
+    lr: float = 0.1
+    lr_batch: int = 256
+    warmup_epochs: float = 5
+    warmup_lr: float = 0.0
+    optimizer: str = "SGD"
+    momentum: float = 0.9
+    nesterov: bool = True
+    weight_decay: float = 4e-5
+    label_smoothing: float = 0.1
+    clip: float | None = None
+    mixup: float = 0.0
+    dropout: float | None = None
+    ema: float = 0.0
+    accumulate: int = 1
+    size: int | None = None
+    crop_padding: int = 0
+    resized_crop: tuple[float, float] | None = None
+    flip: bool = True
+    randaugment: tuple[int, int] | None = None
+    color_jitter: float = 0.0
+    erasing: float = 0.0
+    kernel: Convention = "authors"
+    identity: IdentityStart = "searched"
+    start: Counting | float = "authors"
+    precision: Precision = "fp32"
+    channels_last: bool | None = None
+    compile: bool | None = None
+    graph: bool | None = None
+    eval_every: int = 1
+    eval_size: int | None = None
+    eval_batch: int = 500
+    workers: int = 4
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "lr", "lr_batch", "accumulate", "eval_every", "eval_batch"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"the recipe's {name} must be positive, not {getattr(self, name)}")
+        for name in ("warmup_epochs", "warmup_lr", "momentum", "weight_decay", "mixup", "crop_padding", "workers"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"the recipe's {name} must not be negative, not {getattr(self, name)}")
+        for name in ("label_smoothing", "ema", "dropout", "erasing"):
+            if not 0 <= (getattr(self, name) or 0) < 1:
+                raise ValueError(f"the recipe's {name} must lie in [0, 1), not {getattr(self, name)}")
+        if self.clip is not None and self.clip <= 0:
+            raise ValueError(f"the recipe's clip must be positive, not {self.clip}")
+        if self.batch_size % self.accumulate:
+            raise ValueError(f"a batch of {self.batch_size} cannot be computed in {self.accumulate} equal parts")
+        if not isinstance(getattr(torch.optim, self.optimizer, None), type):
+            near = difflib.get_close_matches(self.optimizer, dir(torch.optim)) or ["SGD", "AdamW"]
+            raise ValueError(f"torch.optim has no {self.optimizer!r}; it has {', '.join(near)}")
+
+    @property
+    def augmentation(self) -> Augmentation:
+        return Augmentation(
+            crop_padding=self.crop_padding,
+            resized_crop=self.resized_crop,
+            flip=self.flip,
+            randaugment=self.randaugment,
+            color_jitter=self.color_jitter,
+            erasing=self.erasing,
+        )
+
+
+def imagenet() -> Recipe:
+    """The paper's training on ImageNet (section 4.1)."""
+    return Recipe(size=224, resized_crop=(0.08, 1.0), randaugment=(2, 15))
+
+
+def search() -> Recipe:
+    """Hyper-Search on CIFAR-100 as the authors' released code does it (variant b)."""
+    return Recipe(epochs=240, label_smoothing=0.0, crop_padding=4, eval_every=20)
+
+
+def search_clipped() -> Recipe:
+    """Hyper-Search as the authors' other configuration has it (variant a): smoothing, long warm-up, clipping."""
+    return dataclasses.replace(search(), label_smoothing=0.1, warmup_epochs=10, clip=5.0)
+
+
+def search_paper() -> Recipe:
+    """Hyper-Search as the paper describes it: label smoothing, no clipping, its own counting of the depth."""
+    return dataclasses.replace(search(), label_smoothing=0.1, start="paper", kernel="paper")
+
+
+def ghost() -> Recipe:
+    """GhostNet on ImageNet (appendix D)."""
+    return Recipe(
+        epochs=300,
+        batch_size=1024,
+        lr=0.6,
+        warmup_lr=1e-4,
+        weight_decay=1e-5,
+        dropout=0.2,
+        size=224,
+        resized_crop=(0.08, 1.0),
+        color_jitter=0.4,
+        erasing=0.2,
+    )
+
+
+def ghost_search() -> Recipe:
+    """Hyper-Search for GhostNet on CIFAR-100."""
+    return dataclasses.replace(
+        ghost(), epochs=600, warmup_epochs=10, clip=5.0, size=None, resized_crop=None, crop_padding=4, eval_every=20
+    )
+
+
+def finetune() -> Recipe:
+    """A short training from given weights: a tenth of the learning rate, no warm-up."""
+    return Recipe(epochs=20, lr=0.01, warmup_epochs=0, crop_padding=4)
+
+
+def demo() -> Recipe:
+    """Minutes on a CPU: nano on digits."""
+    return Recipe(epochs=15, batch_size=64, lr_batch=64, label_smoothing=0.0, flip=False, eval_every=5)
+
+
+RECIPES: Mapping[str, Callable[[], Recipe]] = {
+    "imagenet": imagenet,
+    "search": search,
+    "search-clipped": search_clipped,
+    "search-paper": search_paper,
+    "ghost": ghost,
+    "ghost-search": ghost_search,
+    "finetune": finetune,
+    "demo": demo,
+}
+
+
+def load_recipe(name_or_path: str | Path, default: Recipe | None = None) -> Recipe:
+    """A recipe by its name, or from a TOML or JSON file whose fields replace those of `base` (a name) in it."""
+    name = str(name_or_path)
+    if name in RECIPES:
+        return RECIPES[name]()
+    path = Path(name)
+    if path.suffix not in {".toml", ".json"}:
+        near = difflib.get_close_matches(name, RECIPES) or list(RECIPES)
+        raise ValueError(f"there is no recipe {name!r}; there is {', '.join(near)}, or a .toml file of your own")
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no recipe file {name!r}")
+    try:
+        fields = json.loads(path.read_text()) if path.suffix == ".json" else tomllib.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"the recipe file {name!r} cannot be read: {error}") from error
+    base = load_recipe(fields.pop("base")) if "base" in fields else default or Recipe()
+    return with_fields(base, fields, name)
+
+
+def with_fields(recipe: Recipe, fields: Mapping[str, Any], source: str) -> Recipe:
+    """The recipe with other values for some fields, checked by name."""
+    known = [field.name for field in dataclasses.fields(Recipe)]
+    for name in fields:
+        if name not in known:
+            near = difflib.get_close_matches(name, known) or known
+            raise ValueError(f"{source!r} has the field {name!r}, which no recipe has; there is {', '.join(near)}")
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
+    }
+    return dataclasses.replace(recipe, **values)

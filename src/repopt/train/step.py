@@ -1,0 +1,141 @@
+"""One training step: forward, loss, backward, clipping, optimizer; on CUDA replayed as one graph where it is static.
+
+What the step has to tell (losses, hits, whether a loss was not finite) is summed up on the device and read now and
+then: a step never waits for the host.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from repopt.train.recipe import Recipe
+
+_EAGER_STEPS = 3  # before a graph is captured: compilation, optimizer states, library workspaces
+
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def autocast(recipe: Recipe, device: torch.device) -> AbstractContextManager[Any]:
+    """The recipe's precision for a forward pass."""
+    dtype = _AUTOCAST.get(recipe.precision)
+    return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype, cache_enabled=False)
+
+
+class Totals:
+    """What the steps of an epoch add up, on the device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.values = torch.zeros(4, dtype=torch.float64, device=device)  # losses, hits, steps, first step gone wrong
+
+    def add_(self, loss: Tensor, hits: Tensor) -> None:
+        losses, all_hits, steps, bad = self.values.unbind()
+        steps += 1
+        bad.copy_(torch.where((bad == 0) & ~loss.isfinite(), steps, bad))
+        losses += loss
+        all_hits += hits
+
+    def first_bad_step(self) -> int | None:
+        """The first step, counted from 1, whose loss was not finite; waits for the device."""
+        return int(self.values[3].item()) or None
+
+
+class TrainStep:
+    """A callable that takes a batch and trains on it.
+
+    Args:
+        model: the model, as it is called: compiled or wrapped.
+        optimizer: the optimizer.
+        clip: clips the gradients.
+        recipe: precision, loss, accumulation.
+        device: where.
+        graph: replay the step as a CUDA graph.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        clip: Callable[[], None],
+        recipe: Recipe,
+        *,
+        device: torch.device,
+        graph: bool,
+    ) -> None:
+        self._model, self._optimizer, self._clip, self._recipe, self._device = model, optimizer, clip, recipe, device
+        self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")
+        self.totals = Totals(device)
+        self._eager_steps_left = _EAGER_STEPS if graph else -1
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._static: tuple[Tensor, ...] = ()
+
+    def __call__(self, x: Tensor, y: Tensor, mix: Tensor | None = None) -> None:
+        """Trains on a batch.
+
+        Args:
+            x: images.
+            y: labels.
+            mix: share of each image that is its own; the rest is that of its counterpart from the batch's other end.
+        """
+        batch = (x, y) if mix is None else (x, y, mix)
+        if self._graph is not None:
+            for static, value in zip(self._static, batch, strict=True):
+                static.copy_(value, non_blocking=True)
+            self._graph.replay()
+        elif self._eager_steps_left < 0:
+            self._step(*batch)
+        elif self._eager_steps_left:
+            self._eager_steps_left -= 1
+            side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            current = torch.cuda.current_stream(self._device)
+            side.wait_stream(current)
+            with torch.cuda.stream(side):
+                self._step(*batch)
+            current.wait_stream(side)
+        else:
+            self._capture(batch)
+
+    def _capture(self, batch: tuple[Tensor, ...]) -> None:
+        self._static = tuple(value.clone() for value in batch)
+        self._optimizer.zero_grad(set_to_none=True)
+        self._graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize(self._device)
+        with torch.cuda.graph(self._graph):
+            self._step(*self._static)
+        self._graph.replay()
+
+    def _step(self, x: Tensor, y: Tensor, mix: Tensor | None = None) -> None:
+        parts = self._recipe.accumulate
+        self._optimizer.zero_grad(set_to_none=True)
+        loss, hits = torch.zeros((), device=self._device), torch.zeros((), device=self._device)
+        for number, (images, labels) in enumerate(zip(x.chunk(parts), y.chunk(parts), strict=True), start=1):
+            with self._without_reduction(last=number == parts):
+                logits, part = self._loss(images, labels, mix)
+                self.scaler.scale(part / parts).backward()  # type: ignore[no-untyped-call]
+            loss += part.detach() / parts
+            hits += (logits.detach().argmax(1) == labels).sum()
+        if self._recipe.clip is not None:
+            self.scaler.unscale_(self._optimizer)
+            self._clip()
+        self.scaler.step(self._optimizer)
+        self.scaler.update()
+        self.totals.add_(loss, hits)
+
+    def _loss(self, x: Tensor, y: Tensor, mix: Tensor | None) -> tuple[Tensor, Tensor]:
+        smoothing = self._recipe.label_smoothing
+        with autocast(self._recipe, self._device):
+            logits = self._model(x if mix is None else mix * x + (1 - mix) * x.flip(0))
+        logits = logits.float() if logits.dtype in _AUTOCAST.values() else logits
+        loss = F.cross_entropy(logits, y, label_smoothing=smoothing)
+        if mix is not None:
+            loss = mix * loss + (1 - mix) * F.cross_entropy(logits, y.flip(0), label_smoothing=smoothing)
+        return logits, loss
+
+    def _without_reduction(self, *, last: bool) -> AbstractContextManager[Any]:
+        """Ranks average their gradients once a step, behind the last part."""
+        no_sync = getattr(self._model, "no_sync", None)
+        return nullcontext() if last or no_sync is None else no_sync()

@@ -1,0 +1,200 @@
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from data.pictures import class_folders, picture, truncate
+from repopt.data import ImageFiles, Images, load_data
+from repopt.data.folder import read_folder
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("REPOPT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_class_folders_become_labelled_images(tmp_path):
+    root = class_folders(tmp_path / "pets")
+    data = load_data(f"folder:{root}", size=8)
+    assert data.classes == ("cat", "dog")
+    assert data.train.pixels.shape == (12, 3, 8, 8)
+    assert data.train.labels.tolist() == [0] * 6 + [1] * 6
+    assert data.val.labels.tolist() == [0] * 3 + [1] * 3
+
+
+def test_the_shorter_side_is_resized_and_the_middle_kept(tmp_path):
+    root = class_folders(tmp_path / "pets", size=(48, 24), endings=(".png",))
+    data = load_data(f"folder:{root}", size=12)
+    image = Image.open(root / "train" / "cat" / "0.png").resize((24, 12), Image.Resampling.BILINEAR)
+    middle = np.asarray(image)[:, 6:18].transpose(2, 0, 1)
+    assert np.abs(data.train.pixels[0].numpy().astype(int) - middle).max() <= 1
+
+
+@pytest.mark.parametrize(("size", "side"), [((20, 20), 20), ((20, 16), 224), ((130, 130), 224)])
+def test_small_squares_keep_their_side(tmp_path, size, side):
+    assert load_data(f"folder:{class_folders(tmp_path / 'pets', 1, 1, size=size)}").size == side
+
+
+def test_images_of_many_sides_come_out_at_224(tmp_path):
+    root = class_folders(tmp_path / "pets", 2, 1, size=(20, 20))
+    picture(root / "train" / "cat" / "larger.jpg", size=(30, 30))
+    assert load_data(f"folder:{root}").train.pixels.shape[2:] == (224, 224)
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "LA", "1"])
+def test_every_kind_of_image_becomes_rgb(tmp_path, mode):
+    root = class_folders(tmp_path / "pets", 1, 1, endings=(".png",), mode=mode)
+    Image.open(root / "train" / "cat" / "0.png").convert("P").save(root / "train" / "cat" / "1.png", transparency=0)
+    assert load_data(f"folder:{root}", size=8).train.pixels.shape == (3, 3, 8, 8)
+
+
+def test_a_test_folder_stands_in_for_val_and_other_files_are_left_alone(tmp_path):
+    root = class_folders(tmp_path / "pets")
+    (root / "val").rename(root / "test")
+    (root / "train" / "cat" / "notes.txt").write_text("no image")
+    (root / "train" / ".hidden").mkdir()
+    picture(root / "train" / "dog" / "deeper" / "LARGE.JPEG")
+    data = load_data(f"folder:{root}", size=8)
+    assert (len(data.train), len(data.val)) == (13, 6)
+
+
+def test_the_second_start_reads_the_cache(tmp_path, own_cache):
+    root = class_folders(tmp_path / "pets")
+    first = load_data(f"folder:{root}", size=8)
+    (entry,) = own_cache.iterdir()
+    written = entry.stat().st_mtime_ns
+    second = load_data(f"folder:{root}", size=8)
+    assert second.digest == first.digest
+    assert torch.equal(second.train.pixels, first.train.pixels)
+    assert entry.stat().st_mtime_ns == written
+    assert load_data(f"folder:{root}", size=8, cache=tmp_path / "other").digest == first.digest
+    assert len(list((tmp_path / "other").iterdir())) == 1
+
+
+def test_a_changed_file_or_another_side_is_decoded_anew(tmp_path, own_cache):
+    root = class_folders(tmp_path / "pets")
+    first = load_data(f"folder:{root}", size=8)
+    load_data(f"folder:{root}", size=9)
+    picture(root / "train" / "cat" / "0.jpg", seed=99)
+    changed = load_data(f"folder:{root}", size=8)
+    assert changed.digest != first.digest
+    assert len(list(own_cache.iterdir())) == 3
+
+
+@pytest.mark.parametrize("content", [b"", b"no cache", None])
+def test_a_damaged_cache_is_made_again(tmp_path, own_cache, content):
+    root = class_folders(tmp_path / "pets")
+    digest = load_data(f"folder:{root}", size=8).digest
+    (entry,) = own_cache.iterdir()
+    entry.write_bytes(entry.read_bytes()[:-9] if content is None else content)
+    assert load_data(f"folder:{root}", size=8).digest == digest
+    assert entry.stat().st_size > 12 * 3 * 64
+
+
+def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path):
+    root = class_folders(tmp_path / "pets")
+    (tmp_path / "file").write_text("no folder")
+    with pytest.warns(UserWarning, match="could not be kept .* give another cache folder"):
+        data = load_data(f"folder:{root}", size=8, cache=tmp_path / "file")
+    assert len(data.train) == 12
+
+
+def test_a_limit_decodes_no_more_than_it_keeps(tmp_path):
+    root = class_folders(tmp_path / "pets")
+    kept = read_folder(root, size=8, limit=4, resident=0).train
+    for path in {*root.rglob("*.*")} - {*kept.paths, *read_folder(root, size=8, limit=4, resident=0).val.paths}:
+        truncate(path)
+    data = load_data(f"folder:{root}", size=8, limit=4)
+    assert data.train.labels.tolist() == kept.labels.tolist() == [0, 0, 1, 1]
+
+
+def test_large_sets_stay_files(tmp_path):
+    root = class_folders(tmp_path / "pets")
+    small, large = read_folder(root, size=8), read_folder(root, size=8, resident=18 * 3 * 64 - 1)
+    assert isinstance(small.train, Images)
+    assert isinstance(large.train, ImageFiles)
+    assert large.train.labels.tolist() == small.train.labels.tolist()
+    assert large.train.paths[0] == root / "train" / "cat" / "0.jpg"
+    assert isinstance(read_folder(root, size=8, resident=18 * 3 * 64).train, Images)
+
+
+def test_the_digest_of_files_follows_their_names_and_sizes_wherever_they_lie(tmp_path):
+    root = class_folders(tmp_path / "pets")
+    digest = read_folder(root, resident=0).digest
+    moved = root.rename(tmp_path / "moved")
+    assert read_folder(moved, resident=0).digest == digest
+    (moved / "train" / "cat" / "0.jpg").rename(moved / "train" / "cat" / "first.jpg")
+    assert read_folder(moved, resident=0).digest != digest
+
+
+@pytest.mark.parametrize("resident", [0, 1 << 30])
+def test_broken_images_are_counted_named_and_left_out(tmp_path, resident):
+    root = class_folders(tmp_path / "pets")
+    for name in ("train/cat/0.jpg", "train/dog/1.png"):
+        truncate(root / name)
+    (root / "val" / "dog" / "2.webp").write_bytes(b"no image")
+    words = r"3 of 18 images are broken and were left out, the first being '.*train/cat/0\.jpg' \(.+\)$"
+    for _ in range(2):  # the second time from the cache
+        with pytest.warns(UserWarning, match=words) as caught:
+            parts = read_folder(root, size=8, broken="skip", resident=resident)
+        assert len(caught) == 1
+        assert (len(parts.train), len(parts.val)) == (10, 5)
+        assert parts.train.labels.tolist() == [0] * 5 + [1] * 5
+
+
+def test_broken_images_stop_the_run_unless_told_otherwise(tmp_path):
+    root = class_folders(tmp_path / "pets")
+    truncate(root / "train" / "cat" / "0.jpg")
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"1 of 18 images are broken, the first being '.*0\.jpg' .*broken='skip'$"):
+            load_data(f"folder:{root}", size=8)
+    with pytest.warns(UserWarning, match="1 of 18"):
+        skipped = load_data(f"folder:{root}", size=8, broken="skip")
+    (root / "train" / "cat" / "0.jpg").unlink()
+    assert load_data(f"folder:{root}", size=8).digest == skipped.digest
+
+
+def test_a_part_of_broken_images_alone_is_an_error(tmp_path):
+    root = class_folders(tmp_path / "pets", val=1)
+    for name in ("cat", "dog"):
+        truncate(root / "val" / name / "0.jpg")
+    none = pytest.raises(ValueError, match="none of the validation images can be read")
+    with pytest.warns(UserWarning, match="2 of 14 images are broken"), none:
+        load_data(f"folder:{root}", size=8, broken="skip")
+
+
+def remove_all(folder):
+    for path in folder.rglob("*.*"):
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda root: root.rename(root.with_name("moved")), "there is no folder '.*pets': give one that holds train/"),
+        (lambda root: (root / "train").rename(root / "training"), "holds no folder 'train'"),
+        (lambda root: (root / "val").rename(root / "validation"), "holds neither a folder 'val' nor 'test'"),
+        (lambda root: (root / "train" / "eel").mkdir(), r"train' has 1 class folder\(s\) without images \('eel'\)"),
+        (lambda root: remove_all(root / "val" / "dog"), r"val' has 1 class folder\(s\) without images \('dog'\)"),
+        (
+            lambda root: [picture(root / "val" / name / "0.png") for name in "fgabcde"],
+            r"val' holds 7 class\(es\) that train has not \('a', 'b', 'c', 'd', 'e' and 2 more\)",
+        ),
+        (lambda root: remove_all(root / "train"), "there are no images in '.*train': files ending in .jpg"),
+        (lambda root: (root / "train").rename(root / "x") and (root / "train").mkdir(), "holds no class folders"),
+    ],
+)
+def test_folders_that_cannot_be_used_are_refused_in_a_sentence(tmp_path, spoil, words):
+    root = class_folders(tmp_path / "pets", 2, 1)
+    spoil(root)
+    with pytest.raises((ValueError, FileNotFoundError), match=words):
+        load_data(f"folder:{root}")
+
+
+def test_a_class_may_be_missing_from_val(tmp_path):
+    root = class_folders(tmp_path / "pets", 2, 1)
+    remove_all(root / "val" / "cat")
+    (root / "val" / "cat").rmdir()
+    data = load_data(f"folder:{root}", size=8)
+    assert data.val.labels.tolist() == [1]
