@@ -31,7 +31,7 @@ from repopt.train.schedule import lr_at
 from repopt.train.step import TrainStep
 
 _LOOK_EVERY = 100  # steps between looks at the device, for a loss that is not finite
-_SAVE_EVERY = 600.0  # seconds, for epochs that take longer
+_SAVE_SHARE = 0.04  # of the time, at the most, goes into checkpoints; the last epoch's is always written
 
 
 class StoppedError(RuntimeError):
@@ -55,6 +55,7 @@ class Clock:
     compile: float = 0.0
     train: float = 0.0
     eval: float = 0.0
+    save: float = 0.0
 
     @contextmanager
     def measure(self, what: str) -> Iterator[None]:
@@ -102,6 +103,7 @@ class Run:
         self.subject, self.recipe, self.folder, self.device = subject, recipe, folder, device
         self.world, self.clock, self._quiet = world or World(), clock or Clock(), quiet
         self.position = Position()
+        self._saved_at, self._save_seconds = time.monotonic(), 0.0
         size = recipe.size or data.size
         shared: dict[str, Any] = {"mean": data.mean, "std": data.std, "device": device, "workers": recipe.workers}
         shared |= {"rank": self.world.rank, "world_size": self.world.size}
@@ -128,6 +130,7 @@ class Run:
                 "as a graph: leave --graph out"
             )
         if cuda:
+            torch.cuda.reset_peak_memory_stats(device)
             torch.backends.cudnn.benchmark = True
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = recipe.precision != "fp32"
         first_lr = lr_at(recipe, 0, len(self.batches))
@@ -188,7 +191,7 @@ class Run:
 
     def _epoch(self, stop: "_StopOnSignal", progress: RunProgress) -> dict[str, Any]:
         recipe, steps, epoch = self.recipe, len(self.batches), self.position.epoch
-        measured_from, start, saved = self.position.step, time.perf_counter(), time.monotonic()
+        measured_from, start, saved_before = self.position.step, time.perf_counter(), self.clock.save
         for number, (x, y) in enumerate(self.batches.epoch(epoch, self.position.step), start=self.position.step):
             self.train_on(x, y, epoch, number)
             self.position.step = number + 1
@@ -203,11 +206,10 @@ class Run:
                 path = self._save()
                 where = f"step {number + 1} of epoch {epoch + 1}"
                 raise StoppedError(f"stopped by {stop.name or 'another rank'} after {where}: {path}", stop.code)
-            if time.monotonic() - saved > _SAVE_EVERY and self.world.size == 1:
+            if number + 1 < steps and (number + 1) % _LOOK_EVERY == 0 and self._is_time_to_save():
                 self._save()
-                saved = time.monotonic()
         self._check_finite(steps)
-        seconds = time.perf_counter() - start
+        seconds = time.perf_counter() - start - (self.clock.save - saved_before)
         self.clock.train += seconds
         return self._finish_epoch((steps - measured_from) * recipe.batch_size / max(seconds, 1e-9), seconds)
 
@@ -243,7 +245,8 @@ class Run:
         self._record_scales(epoch)
         if self.folder is not None and self.world.is_first:
             self.folder.append("metrics.jsonl", record)
-        self._save()
+        if epoch == recipe.epochs or self._is_time_to_save():
+            self._save()
         return record
 
     def _evaluated(self) -> dict[str, float]:
@@ -269,9 +272,14 @@ class Run:
             "steps": self.recipe.epochs * len(self.batches),
         }
 
+    def _is_time_to_save(self) -> bool:
+        """Checkpoints of small models are written every epoch, those of large ones less often than short epochs end."""
+        return self._save_seconds <= _SAVE_SHARE * (time.monotonic() - self._saved_at)
+
     def _save(self) -> str:
         if self.folder is None or not self.world.is_first:
             return "the first rank has written a checkpoint"
+        start = time.monotonic()
         state = {
             "model": self.subject.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -282,7 +290,11 @@ class Run:
             "position": asdict(self.position),
             "clock": asdict(self.clock),
         }
-        return f"go on with --resume from {save_checkpoint(self.folder.path, state)}"
+        path = save_checkpoint(self.folder.path, state)
+        self._saved_at = time.monotonic()
+        self._save_seconds = self._saved_at - start
+        self.clock.save += self._save_seconds
+        return f"go on with --resume from {path}"
 
     def _record_scales(self, epoch: int) -> None:
         if self.subject.method != "search" or self.folder is None or not self.world.is_first:
