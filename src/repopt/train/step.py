@@ -72,6 +72,7 @@ class TrainStep:
         self._eager_steps_left = _EAGER_STEPS if graph else -1
         self._graph: torch.cuda.CUDAGraph | None = None
         self._static: tuple[Tensor, ...] = ()
+        self._side: torch.cuda.Stream | None = None
 
     def __call__(self, x: Tensor, y: Tensor, mix: Tensor | None = None) -> None:
         """Trains on a batch.
@@ -90,14 +91,19 @@ class TrainStep:
             self._step(*batch)
         elif self._eager_steps_left:
             self._eager_steps_left -= 1
-            side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-            current = torch.cuda.current_stream(self._device)
-            side.wait_stream(current)
-            with torch.cuda.stream(side):
-                self._step(*batch)
-            current.wait_stream(side)
+            self._step_aside(batch)
         else:
             self._capture(batch)
+
+    def _step_aside(self, batch: tuple[Tensor, ...]) -> None:
+        """A step on a stream of its own, as a capture wants the steps before it to be."""
+        if self._side is None:
+            self._side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        current = torch.cuda.current_stream(self._device)
+        self._side.wait_stream(current)
+        with torch.cuda.stream(self._side):
+            self._step(*batch)
+        current.wait_stream(self._side)
 
     def _capture(self, batch: tuple[Tensor, ...]) -> None:
         self._static = tuple(value.clone() for value in batch)
