@@ -1,7 +1,7 @@
 """Writes the pages of docs/ that are made from tables: `python docs/generate.py`, or `make docs`.
 
-exactness.md and optimizers.md come from repopt.rules, models.md from the models themselves, performance.md and the README's
-table from results/bench_step.csv.
+exactness.md and optimizers.md come from repopt.rules, the tables of models.md from the models themselves, those of
+performance.md, training.md and the README from results/*.csv.
 """
 
 import csv
@@ -113,7 +113,16 @@ def readme() -> str:
         f"| {rule} | {way} | {hardware} | {_spread(ratios)} | {kept} |"
         for (rule, way, hardware, kept), ratios in runs.items()
     ]
-    return _with_part("README.md", "step costs", lines)
+    return _with_part("README.md", "step costs", lines, _with_part("README.md", "accuracies", readme_results()))
+
+
+def readme_results() -> list[str]:
+    """The accuracies that the README shows."""
+    return [
+        _imagenette_setting().replace("`results/imagenette.csv`", "[all figures](docs/training.md)") + ":",
+        "",
+        *_imagenette_table(),
+    ]
 
 
 def _spread(ratios: list[float]) -> str:
@@ -173,10 +182,73 @@ def models() -> str:
     return _with_part("docs/models.md", "models", lines)
 
 
-def _with_part(name: str, what: str, lines: list[str]) -> str:
-    """A page whose part between two markers is made here."""
+def training() -> str:
+    """The page on training with the figures of results/."""
+    lines = ["Imagenette at 96 pixels, by " + _imagenette_setting() + ":", "", *_imagenette_table(), ""]
+    lines += ["Hyper-Search on CIFAR-100, `repopt search --recipe search --precision bf16`:", ""]
+    lines += [
+        "| model | hardware | accuracy | data | compile | train | eval | checkpoints |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in _rows("search.csv"):
+        spent = [
+            f"{float(row[f'{what}_seconds']):.1f} s" if row[f"{what}_seconds"] else "not counted"
+            for what in ("data", "compile", "train", "eval", "save")
+        ]
+        lines.append(f"| {row['model']} | {row['hardware']} | {float(row['val_accuracy']):.2f} | {' | '.join(spent)} |")
+    lines += ["", "`repopt bench train`, noise at 224 pixels, held on the device:", ""]
+    lines += [
+        "| model | batch | precision | hardware | method | images/s | ratio | peak memory |",
+        "|---|---:|---|---|---|---:|---:|---:|",
+    ]
+    for row in _rows("bench_train.csv"):
+        lines.append(
+            f"| {row['model']} | {row['batch_size']} | {row['precision']} | {row['hardware']} | {row['method']} | "
+            f"{float(row['images_per_second']):,.0f} | {float(row['ratio']):.2f} | {float(row['peak_bytes']) / 1e9:.1f} GB |"
+        )
+    return _with_part("docs/training.md", "training results", lines)
+
+
+def _imagenette_setting() -> str:
+    row = _rows("imagenette.csv")[0]
+    return f"{row['model']}, {row['epochs']} epochs, batch {row['batch_size']}, {row['precision']}, on one {row['hardware']} (`results/imagenette.csv`)"
+
+
+def _imagenette_table() -> list[str]:
+    runs: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for row in _rows("imagenette.csv"):
+        runs.setdefault((row["method"], row["kernel"]), []).append(row)
+    lines = [
+        "| method | init | seeds | accuracy | images/s | peak memory | training time |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for (method, kernel), rows in sorted(runs.items(), key=lambda each: -_mean(each[1], "val_accuracy")):
+        deviation = statistics.stdev(float(row["val_accuracy"]) for row in rows)
+        lines.append(
+            f"| {_METHOD_NAMES[method]} | {_INIT_NAMES[kernel]} | {len(rows)} | {_mean(rows, 'val_accuracy'):.2f} ± {deviation:.2f} | "
+            f"{_mean(rows, 'images_per_second'):,.0f} | {min(float(row['peak_memory_bytes']) for row in rows) / 1e9:.1f} GB | "
+            f"{_mean(rows, 'train_seconds'):.1f} s |"
+        )
+    return lines
+
+
+_METHOD_NAMES = {"repopt": "RepOpt, scales searched on CIFAR-100", "sgd": "plain SGD", "repvgg": "RepVGG"}
+_INIT_NAMES = {"authors": "torch's default", "paper": "He"}
+
+
+def _mean(rows: list[dict[str, str]], column: str) -> float:
+    return statistics.mean(float(row[column]) for row in rows)
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    with (ROOT / "results" / name).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _with_part(name: str, what: str, lines: list[str], text: str | None = None) -> str:
+    """A page, or a text of it, whose part between two markers is made here."""
     start, end = f"<!-- {what}, by docs/generate.py -->", f"<!-- end of {what} -->"
-    before, rest = (ROOT / name).read_text().split(start)
+    before, rest = (text or (ROOT / name).read_text()).split(start)
     _, after = rest.split(end)
     return f"{before}{start}\n" + "\n".join(lines) + f"\n{end}{after}"
 
@@ -249,6 +321,7 @@ PAGES = {
     "docs/exactness.md": exactness,
     "docs/optimizers.md": optimizers,
     "docs/models.md": models,
+    "docs/training.md": training,
     "docs/performance.md": performance,
     "README.md": readme,
 }

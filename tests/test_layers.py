@@ -23,6 +23,7 @@ LAYERS = [
     {"matrix", "bench"},
     {"report"},
     {"cli"},
+    {"__main__"},
 ]
 LEVEL = {name: level for level, layer in enumerate(LAYERS) for name in layer}
 

@@ -154,8 +154,9 @@ def _packed(path: Path, layouts: Iterable[_Layout]) -> dict[str, bytes]:
             while archive.fileobj is not None and archive.fileobj.read(1 << 20):
                 pass  # to the very end, where the checksum is
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+        first = str(error).partition("\n")[0]  # tarfile has a line for each compression it tried
         raise ValueError(
-            f"{str(path)!r} is no readable archive ({error}): it may be cut off, so download it again"
+            f"{str(path)!r} is no readable archive ({first}): it may be cut off, so download it again"
         ) from error
     return files
 

@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -20,6 +20,35 @@ from repopt.data import Augmentation
 from repopt.scales import Counting
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+
+_WORDS: Mapping[str, tuple[str, ...]] = {
+    "precision": get_args(Precision),
+    "kernel": get_args(Convention),
+    "identity": get_args(IdentityStart),
+}
+_NUMBERS = frozenset(
+    {
+        "epochs",
+        "batch_size",
+        "lr",
+        "lr_batch",
+        "warmup_epochs",
+        "warmup_lr",
+        "momentum",
+        "weight_decay",
+        "label_smoothing",
+        "mixup",
+        "ema",
+        "accumulate",
+        "crop_padding",
+        "color_jitter",
+        "erasing",
+        "eval_every",
+        "eval_batch",
+        "workers",
+        "seed",
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +130,9 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if name in _NUMBERS and not isinstance(value, int | float):
+                raise ValueError(f"the recipe's {name} must be a number, not {value!r}")
         for name in ("epochs", "batch_size", "lr", "lr_batch", "accumulate", "eval_every", "eval_batch"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"the recipe's {name} must be positive, not {getattr(self, name)}")
@@ -117,6 +149,12 @@ class Recipe:
         if not isinstance(getattr(torch.optim, self.optimizer, None), type):
             near = difflib.get_close_matches(self.optimizer, dir(torch.optim)) or ["SGD", "AdamW"]
             raise ValueError(f"torch.optim has no {self.optimizer!r}; it has {', '.join(near)}")
+
+        for name, words in _WORDS.items():
+            if getattr(self, name) not in words:
+                raise ValueError(
+                    f"the recipe's {name} is one of {', '.join(map(repr, words))}, not {getattr(self, name)!r}"
+                )
 
     @property
     def augmentation(self) -> Augmentation:

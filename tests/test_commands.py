@@ -1,0 +1,123 @@
+"""The training commands, run as the real program."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from PIL import Image
+
+QUICK = ["--epochs", "2", "--warmup-epochs", "1", "--batch-size", "32", "--quiet", "--device", "cpu"]
+
+
+def repopt(*words, cwd):
+    program = [sys.executable, "-W", "ignore", "-c", "from repopt.cli import main; main()"]
+    return subprocess.run(
+        [*program, *map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A search, and a training with its scales."""
+    path = tmp_path_factory.mktemp("runs")
+    done = repopt("search", "--data", "digits", "--limit", 256, "--out", "found.safetensors", *QUICK, cwd=path)
+    assert done.returncode == 0, done.stderr
+    assert "time: data" in done.stdout
+    words = ["--data", "digits", "--limit", 256, "--scales", "found.safetensors", "--out", "trained", *QUICK]
+    done = repopt("train", *words, cwd=path)
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+@pytest.mark.xdist_group("commands")
+def test_a_run_is_a_folder(folder):
+    names = {path.name for path in (folder / "trained").iterdir()}
+    assert names >= {
+        "recipe.json",
+        "run.json",
+        "metrics.jsonl",
+        "checkpoint.pt",
+        "model.safetensors",
+        "config.json",
+        "scales.safetensors",
+        "summary.json",
+        "report.html",
+    }
+    assert (folder / "found" / "scales.jsonl").exists()
+    epochs = [json.loads(line) for line in (folder / "trained" / "metrics.jsonl").read_text().splitlines()]
+    assert [epoch["epoch"] for epoch in epochs] == [1, 2]
+    recipe = json.loads((folder / "trained" / "recipe.json").read_text())
+    assert (recipe["epochs"], recipe["batch_size"], recipe["label_smoothing"]) == (2, 32, 0.0)
+
+
+@pytest.mark.xdist_group("commands")
+def test_the_evaluation_of_a_finished_run_is_what_the_run_said(folder):
+    done = repopt("eval", "trained", "--limit", 256, "--sizes", 32, 48, "--json", "--device", "cpu", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    scores = json.loads(done.stdout)
+    summary = json.loads((folder / "trained" / "summary.json").read_text())
+    assert scores[0]["accuracy"] == pytest.approx(summary["val_accuracy"])
+    assert [score["size"] for score in scores] == [32, 48]
+
+
+@pytest.mark.xdist_group("commands")
+def test_runs_are_compared_on_one_page(folder):
+    done = repopt("report", "found", "trained", "--out", "both.html", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    page = (folder / "both.html").read_text()
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert "repopt_vgg_nano" in page
+
+
+def other_scales(path):
+    from repopt import Scales
+
+    Scales({"conv": {"conv3x3": torch.ones(3)}}).save(path / "other.safetensors")
+
+
+def empty_class(path):
+    for part in ("train", "val"):
+        for name in ("cat", "dog"):
+            (path / "images" / part / name).mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8)).save(path / "images" / part / "dog" / "one.png")
+
+
+BAD = {
+    "missing path": ("train --data cifar100:nowhere --scales ones --out x", "nowhere"),
+    "empty class folder": ("train --data folder:images --scales ones --out x", "cat"),
+    "corrupt archive": ("train --data cifar10:broken.tar.gz --scales ones --out x", "broken.tar.gz"),
+    "unknown data": ("train --data mnist --scales ones --out x", "mnist"),
+    "batch larger than the data": ("train --data fake:16,4,32 --batch-size 64 --scales ones --out x", "64"),
+    "lr not positive": ("train --lr 0 --scales ones --out x", "the recipe's lr must be positive, not 0"),
+    "epochs not positive": ("train --epochs 0 --scales ones --out x", "the recipe's epochs must be positive"),
+    "unknown field": ("train --recipe mine.toml --scales ones --out x", "there is epochs"),
+    "unknown recipe": ("search --recipe serch --out x", "there is no recipe 'serch'; there is search"),
+    "out folder in use": ("train --scales ones --out trained", "there is a run in 'trained' already"),
+    "nothing to resume": ("train --resume --out x", "there is no run in 'x' to resume"),
+    "no scales": ("train --out x", "the method repopt needs scales"),
+    "scales of another model": ("train --scales other.safetensors --out x", "which the plan does not hold"),
+    "unknown model": ("train --model repopt_vgg_b9 --scales ones --out x", "there is no model 'repopt_vgg_b9'"),
+    "no run to evaluate": ("eval x", "is no run: it holds no model.safetensors"),
+    "no run to report": ("report x", "x"),
+    "scales file in the way": ("search --out found.safetensors", "there is a file 'found.safetensors' already"),
+}
+
+
+@pytest.mark.xdist_group("commands")
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_sentence_and_exit_code_2(folder, case):
+    words, expected = BAD[case]
+    other_scales(folder)
+    empty_class(folder)
+    (folder / "broken.tar.gz").write_bytes(b"not an archive")
+    (folder / "mine.toml").write_text("epoch = 3\n")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    done = repopt(*words.split(), cwd=folder)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+    assert {path: content for path, content in before.items() if path.name != ".lock"} == after
