@@ -1,3 +1,4 @@
+import json
 import math
 from collections import OrderedDict
 
@@ -184,3 +185,24 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
 def test_an_unknown_counting_is_refused():
     with pytest.raises(ValueError, match="'authors' or 'paper', not 'mine'"):
         Scales.depth_init(stage_plan(), "mine")
+
+
+def test_the_shipped_scales_of_b1_fit_the_model_and_say_where_they_come_from():
+    with torch.device("meta"):
+        plan = repopt.plan(repopt.create_model("repopt_vgg_b1"), scales="repopt_vgg_b1")
+    assert set(plan.scales) == set(plan.operators)
+    run, recipe = (json.loads(plan.scales.metadata[key]) for key in ("run", "recipe"))
+    assert (run["method"], run["model"], recipe["epochs"]) == ("search", "repopt_vgg_b1", 240)
+    assert run["val_accuracy"] > 50
+    assert {"data_digest", "seed", "torch", "date", "hardware"} < set(run)
+
+
+def test_our_search_of_b1_finds_what_the_authors_found(authors_scales):
+    """Correlation over all channels and branches; our own two searches have 0.95."""
+    ours = repopt.Scales.load("repopt_vgg_b1")
+    theirs = repopt.Scales.load(authors_scales / "RepOpt-VGG-B1-scales.pth")
+    both = [
+        (ours[name][branch].float(), scale.float()) for name, its in theirs.items() for branch, scale in its.items()
+    ]
+    pair = torch.stack([torch.cat([each[side] for each in both]) for side in (0, 1)])
+    assert torch.corrcoef(pair)[0, 1] > 0.85
