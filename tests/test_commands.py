@@ -71,6 +71,24 @@ def test_runs_are_compared_on_one_page(folder):
     assert "repopt_vgg_nano" in page
 
 
+def test_the_demo_tells_the_whole_story(tmp_path):
+    """Short trainings here; what they come to is not the point."""
+    (tmp_path / "runs" / "demo").mkdir(parents=True)
+    done = repopt("demo", "--epochs", 1, "--seeds", 2, "--quiet", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "all equal" in done.stdout.replace("\n", "").replace("  ", " ")
+    for method in ("plain SGD", "plain SGD, He init", "RepVGG", "RepOpt, searched scales"):
+        assert method in done.stdout
+    assert done.stdout.strip().splitlines()[-1] == f"report: {tmp_path / 'runs' / 'demo-2' / 'report.html'}"
+    assert (tmp_path / "runs" / "demo-2" / "report.html").exists()
+    refused = repopt("demo", "--seeds", 0, cwd=tmp_path)
+    assert (refused.returncode, "seeds must be at least 1" in refused.stderr) == (2, True)
+
+
+def test_what_ships_is_listed(tmp_path):
+    assert "repopt_vgg_b1" in repopt("list", "--scales", cwd=tmp_path).stdout.splitlines()
+
+
 def other_scales(path):
     from repopt import Scales
 

@@ -1,5 +1,6 @@
 """The command line: a function a command, its flags from the function's signature."""
 
+import os
 import sys
 from collections.abc import Callable
 from types import FunctionType
@@ -14,19 +15,21 @@ from repopt.cli.output import print_json
 from repopt.cli.proofs import verify
 from repopt.cli.story import tell
 from repopt.cli.training import evaluate, report, search, train
+from repopt.scales import shipped
 from repopt.train.loop import StoppedError
 from repopt.train.recipe import Recipe, load_recipe
 
 Command = Callable[..., int]
 
 
-def list_models(json: bool = False) -> int:
-    """List the models by name.
+def list_models(scales: bool = False, json: bool = False) -> int:
+    """List the models by name, or the scales that ship.
 
     Args:
+        scales: list the scales.
         json: print JSON instead of lines.
     """
-    names = repopt.list_models()
+    names = shipped() if scales else repopt.list_models()
     if json:
         print_json(names)
     else:
@@ -72,6 +75,9 @@ def main(args: list[str] | None = None) -> None:
         if given[0] in _RECIPES:
             commands = {**commands, given[0]: _with_recipe(commands[given[0]], _base_recipe(given))}
         code = tyro.extras.subcommand_cli_from_dict(commands, prog=prog, description=about, args=given)
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
     except StoppedError as error:
         _say(error)
         sys.exit(error.code)

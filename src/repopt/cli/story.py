@@ -8,21 +8,28 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from repopt.csla import Convention
 from repopt.matrix import run_matrix
 from repopt.train.launch import Job, train_run
 from repopt.train.methods import Method
-from repopt.train.recipe import Recipe, demo
+from repopt.train.recipe import demo
 
 # what is compared, each with the same data, recipe and seeds
-_COMPARED: tuple[tuple[str, Method, Recipe], ...] = (
-    ("plain SGD", "sgd", demo()),
-    ("plain SGD, He init", "sgd", replace(demo(), kernel="paper")),
-    ("RepVGG", "repvgg", demo()),
-    ("RepOpt, searched scales", "repopt", demo()),
+_COMPARED: tuple[tuple[str, Method, Convention], ...] = (
+    ("plain SGD", "sgd", "authors"),
+    ("plain SGD, He init", "sgd", "paper"),
+    ("RepVGG", "repvgg", "authors"),
+    ("RepOpt, searched scales", "repopt", "authors"),
 )
 
 
-def tell(out: Path = Path("runs/demo"), model: str = "repopt_vgg_nano", seeds: int = 3, quiet: bool = False) -> int:
+def tell(
+    out: Path = Path("runs/demo"),
+    model: str = "repopt_vgg_nano",
+    seeds: int = 3,
+    epochs: int = demo().epochs,
+    quiet: bool = False,
+) -> int:
     """Prove the equality, search scales, train four ways, and write a report: minutes on a CPU.
 
     Example: repopt demo --seeds 1
@@ -31,10 +38,12 @@ def tell(out: Path = Path("runs/demo"), model: str = "repopt_vgg_nano", seeds: i
         out: folder of the runs; if it is taken, the next free name.
         model: the plain model.
         seeds: of each training.
+        epochs: of each training.
         quiet: show no progress.
     """
     if seeds < 1:
         raise ValueError(f"seeds must be at least 1, not {seeds}")
+    recipe = replace(demo(), epochs=epochs)
     folder = next(path for path in _names(out) if not path.exists())
     console = Console()
     rows = [row for row in run_matrix(steps=10) if row.report.exact]
@@ -45,16 +54,22 @@ def tell(out: Path = Path("runs/demo"), model: str = "repopt_vgg_nano", seeds: i
         f"{'all equal' if equal else 'NOT EQUAL'}, worst difference {worst:.1e}."
     )
     console.print(f"2. Hyper-Search of {model} on digits.")
-    search = train_run(Job(method="search", model=model, data="digits", recipe=demo()), folder / "search", quiet=quiet)
+    search = train_run(Job(method="search", model=model, data="digits", recipe=recipe), folder / "search", quiet=quiet)
     console.print(f"   accuracy {search['val_accuracy']:.2f} in {search['seconds']['train']:.0f} s of training.")
     console.print(f"3. {len(_COMPARED)} trainings with the same data, recipe and {seeds} seed(s).")
     table = Table("method", "accuracy", "images/s", "time")
-    for name, method, recipe in _COMPARED:
+    for name, method, kernel in _COMPARED:
         scales = folder / "search" / "scales.safetensors" if method == "repopt" else None
         summaries = [
             train_run(
-                Job(method=method, model=model, data="digits", recipe=replace(recipe, seed=seed), scales=scales),
-                folder / f"{method}-{recipe.kernel}-{seed}",
+                Job(
+                    method=method,
+                    model=model,
+                    data="digits",
+                    recipe=replace(recipe, seed=seed, kernel=kernel),
+                    scales=scales,
+                ),
+                folder / f"{method}-{kernel}-{seed}",
                 quiet=quiet,
             )
             for seed in range(seeds)
