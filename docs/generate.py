@@ -118,11 +118,8 @@ def readme() -> str:
 
 def readme_results() -> list[str]:
     """The accuracies that the README shows."""
-    return [
-        _imagenette_setting().replace("`results/imagenette.csv`", "[all figures](docs/training.md)") + ":",
-        "",
-        *_imagenette_table(),
-    ]
+    setting = _imagenette_setting().replace("`results/imagenette.csv`", "[all figures](docs/training.md)")
+    return [f"Imagenette at 96 pixels, {setting}:", "", *_imagenette_table()]
 
 
 def _spread(ratios: list[float]) -> str:
@@ -184,7 +181,11 @@ def models() -> str:
 
 def training() -> str:
     """The page on training with the figures of results/."""
-    lines = ["Imagenette at 96 pixels, by " + _imagenette_setting() + ":", "", *_imagenette_table(), ""]
+    lines = [f"Imagenette at 96 pixels, {_imagenette_setting()}:", "", *_imagenette_table(), ""]
+    lines += [
+        "Every seed in one process, so peak memory is that of the first run of a method. RepVGG was not trained with He init.",
+        "",
+    ]
     lines += ["Hyper-Search on CIFAR-100, `repopt search --recipe search --precision bf16`:", ""]
     lines += [
         "| model | hardware | accuracy | data | compile | train | eval | checkpoints |",
