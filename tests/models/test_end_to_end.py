@@ -36,7 +36,7 @@ def test_a_repoptimizer_trains_the_plain_model_as_if_it_were_the_twin(name, rule
     draw = torch.Generator().manual_seed(1)
     worst = 0.0
     for _ in range(30):
-        images = torch.randn(8, 3, 64, 64, generator=draw, dtype=torch.float64)
+        images = torch.randn(8, 3, 48, 48, generator=draw, dtype=torch.float64)
         labels = torch.randint(5, (8,), generator=draw)
         outputs = []
         for model, optimizer in ((net, ours), (twin, theirs)):
@@ -64,7 +64,7 @@ def test_without_the_identity_in_the_decay_the_models_part():
     theirs = RULES["sgd"](by_dimension)
     repopt.attach(ours, plan)
     for _ in range(5):
-        images = torch.randn(16, 3, 64, 64, dtype=torch.float64)
+        images = torch.randn(8, 3, 48, 48, dtype=torch.float64)
         outputs = []
         for model, optimizer in ((net, ours), (twin, theirs)):
             optimizer.zero_grad()
