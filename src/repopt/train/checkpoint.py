@@ -4,26 +4,23 @@ A checkpoint is written beside the last one, flushed to the disk, and takes its 
 any moment, or a full disk, leaves the last one as it was.
 """
 
-import os
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from repopt.train.folder import UNFINISHED, replacing
 
 NAME = "checkpoint.pt"
 
 
 def save_checkpoint(folder: Path, state: dict[str, Any]) -> Path:
     """Writes the state of a run, in place of the last one."""
-    path, unfinished = folder / NAME, folder / f".{NAME}.{os.getpid()}"
+    path = folder / NAME
     try:
-        with unfinished.open("wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
+        with replacing(path) as unfinished:
+            torch.save(state, unfinished)
     except (OSError, RuntimeError) as error:  # torch's writer raises RuntimeError where the disk is full
-        unfinished.unlink(missing_ok=True)
         kept = "the last one is kept" if path.exists() else "there is none yet"
         raise OSError(f"the checkpoint could not be written to {str(path)!r} ({error}); {kept}") from error
     return path
@@ -32,14 +29,15 @@ def save_checkpoint(folder: Path, state: dict[str, Any]) -> Path:
 def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None:
     """The state that a run was left in, or None where nothing was written yet."""
     path = folder / NAME
-    for unfinished in folder.glob(f".{NAME}.*"):
+    for unfinished in folder.glob(f"{UNFINISHED}*"):
         unfinished.unlink(missing_ok=True)  # of a process that was killed while it wrote
     if not path.exists():
         return None
     try:
         state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
     except Exception as error:
-        raise ValueError(f"the checkpoint {str(path)!r} cannot be read: {error}") from error
+        first_line = str(error).partition("\n")[0]  # torch adds advice on how to read what one trusts
+        raise ValueError(f"the checkpoint {str(path)!r} cannot be read ({first_line})") from error
     return state
 
 

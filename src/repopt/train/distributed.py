@@ -4,10 +4,11 @@ Norms use the statistics of their own rank's images, as the authors' training do
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -15,6 +16,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 _PATIENCE = timedelta(seconds=25)  # a rank that dies must end the others within half a minute
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +44,36 @@ class World:
             return model
         ids = [device.index] if device.type == "cuda" else None
         return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
+
+    def share_buffers(self, model: nn.Module) -> None:
+        """Gives every rank the first one's buffers: running statistics are of each rank's own images otherwise."""
+        if self.size > 1:
+            for buffer in model.buffers():
+                dist.broadcast(buffer, 0)
+
+    def shared(self, make: Callable[[], T]) -> T:
+        """What the first rank makes, on every rank; its error too, so that none waits for what will not come."""
+        if self.size == 1:
+            return make()
+        made: list[Any] = [None, None]
+        if self.is_first:
+            try:
+                made[0] = make()
+            except (ValueError, OSError) as error:
+                made[1] = error
+        dist.broadcast_object_list(made)
+        if made[1] is not None:
+            raise made[1]
+        result: T = made[0]
+        return result
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's value, in their order."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
 
     def any(self, flag: bool, device: torch.device) -> bool:
         """Whether the flag is set on some rank."""
@@ -69,10 +102,17 @@ def joined(device: str) -> Iterator[tuple[World, torch.device]]:
     dist.init_process_group("nccl" if cuda else "gloo", timeout=_PATIENCE)
     try:
         yield World(rank=dist.get_rank(), size=size, local_rank=local_rank), chosen
-    except dist.DistError as error:
+    except RuntimeError as error:
+        if not _is_about_a_rank(error):
+            raise
         raise RuntimeError(
-            f"rank {dist.get_rank()} lost another rank, which has died or hangs ({str(error).splitlines()[0]}): see "
+            f"rank {dist.get_rank()} lost another rank, which has died or hangs ({str(error).partition('. ')[0]}): see "
             "its output, then start again with --resume"
         ) from error
     finally:
         dist.destroy_process_group()
+
+
+def _is_about_a_rank(error: RuntimeError) -> bool:
+    """Whether a collective failed: gloo raises a plain RuntimeError, whose message begins with its source file."""
+    return isinstance(error, dist.DistError) or "gloo" in str(error).partition("]")[0]

@@ -23,7 +23,8 @@ class Score:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, batches: EvalBatches, recipe: Recipe, *, device: torch.device, world: World) -> Score:
-    """Evaluates a model in eval mode, and leaves it in the mode that it was in."""
+    """Evaluates a model in eval mode, and leaves it in the mode that it was in; all ranks with the first's buffers."""
+    world.share_buffers(model)
     training = model.training
     model.eval()
     sums = torch.zeros(3, dtype=torch.float64, device=device)

@@ -10,11 +10,47 @@ model.safetensors, config.json, scales.safetensors, summary.json      when it is
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-_JSON = {"indent": 2, "sort_keys": False}
+# what a finished or half-finished run holds and a folder of something else must not lose
+_RESULTS = (
+    "metrics.jsonl",
+    "scales.jsonl",
+    "checkpoint.pt",
+    "model.safetensors",
+    "model_ema.safetensors",
+    "scales.safetensors",
+    "config.json",
+    "summary.json",
+)
+
+
+UNFINISHED = ".unfinished."
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path to write to, whose file takes the place of `path` in one move once it is on the disk.
+
+    A process that is killed, or an error within, leaves the file that was there as it was.
+    """
+    unfinished = path.with_name(f"{UNFINISHED}{path.name}")  # the name decides what some write
+    try:
+        yield unfinished
+        with unfinished.open("rb") as file:
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the move itself must outlive a power cut too
+    finally:
+        os.close(folder)
 
 
 class RunFolder:
@@ -39,6 +75,10 @@ class RunFolder:
             )
         if resume and not started:
             raise ValueError(f"there is no run in {str(path)!r} to resume: leave --resume out to start one")
+        # run.json is a start's first file and recipe.json its last: between them, nothing is worth keeping
+        taken = [] if started or (path / "run.json").exists() else [name for name in _RESULTS if (path / name).exists()]
+        if taken:
+            raise ValueError(f"{str(path)!r} holds {taken[0]}, which is of no run: give another --out")
         path.mkdir(parents=True, exist_ok=True)
         self._lock = (path / ".lock").open("w")
         try:
@@ -54,9 +94,8 @@ class RunFolder:
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         """Writes a JSON file in one move."""
-        unfinished = self.path / f".{name}"
-        unfinished.write_text(json.dumps(content, **_JSON) + "\n")  # type: ignore[arg-type]
-        unfinished.replace(self.path / name)
+        with replacing(self.path / name) as path:
+            path.write_text(json.dumps(content, indent=2) + "\n")
 
     def read(self, name: str) -> dict[str, Any]:
         read: dict[str, Any] = json.loads((self.path / name).read_text())
@@ -81,10 +120,9 @@ class RunFolder:
         return records
 
     def forget_after(self, epoch: int) -> None:
-        """Drops what was recorded of epochs that will be trained again."""
+        """Drops what was recorded of later epochs, which will be trained again."""
         for name in ("metrics.jsonl", "scales.jsonl"):
             kept = [record for record in self.lines(name) if record["epoch"] <= epoch]
             if (self.path / name).exists():
-                unfinished = self.path / f".{name}"
-                unfinished.write_text("".join(json.dumps(record) + "\n" for record in kept))
-                unfinished.replace(self.path / name)
+                with replacing(self.path / name) as path:
+                    path.write_text("".join(json.dumps(record) + "\n" for record in kept))

@@ -16,13 +16,14 @@ import repopt.version
 from repopt.data import DataSet, EvalBatches, load_data
 from repopt.models import create_model
 from repopt.models import load_checkpoint as load_weights
-from repopt.plans import ScalesLike
+from repopt.plans import ScalesLike, plan
 from repopt.results import environment
 from repopt.scales import Scales
 from repopt.surgery import extract_scales, merge
+from repopt.train.checkpoint import NAME as CHECKPOINT
 from repopt.train.distributed import World, joined
 from repopt.train.evaluation import Score, evaluate
-from repopt.train.folder import RunFolder
+from repopt.train.folder import RunFolder, replacing
 from repopt.train.loop import Clock, Run
 from repopt.train.methods import Method, Subject, counterpart, make_subject
 from repopt.train.recipe import Recipe, with_fields
@@ -68,37 +69,45 @@ def train_run(
         quiet: show no progress.
     """
     with joined(device) as (world, chosen):
-        folder = RunFolder(out, resume=resume) if world.is_first else None
+        folders: list[RunFolder] = []
+
+        def start() -> Job:
+            folders.append(RunFolder(out, resume=resume))
+            return _recorded(job, out) if resume else job
+
         try:
-            if resume:
-                job = _recorded(job, out)
-            return _train(job, out, folder, chosen, world, resume=resume, quiet=quiet)
+            recorded = world.shared(start)
+            return _train(recorded, folders[0] if folders else None, chosen, world, resume=resume, quiet=quiet)
         finally:
-            if folder is not None:
+            for folder in folders:
                 folder.close()
 
 
 def _train(
-    job: Job, out: Path, folder: RunFolder | None, device: torch.device, world: World, *, resume: bool, quiet: bool
+    job: Job, folder: RunFolder | None, device: torch.device, world: World, *, resume: bool, quiet: bool
 ) -> dict[str, Any]:
     clock = Clock()
     with clock.measure("data"):
         data = load_data(job.data, size=job.recipe.size, limit=job.limit, broken=job.broken)
+    if resume:
+        world.shared(lambda: _check_data(data, folder))
     subject = build(job, data, device)
     run = Run(subject, data, job.recipe, folder, device=device, world=world, clock=clock, quiet=quiet)
     info = _info(job, data, subject, device, world)
+    if not resume and folder is not None:
+        folder.write("run.json", info)
+        if job.method in ("repopt", "csla"):
+            _save_scales(job, folder)
+        folder.write("recipe.json", dataclasses.asdict(job.recipe))  # last: it makes the folder one to resume
+    # dropout draws from here: on each rank other units, and the same ones whatever was drawn above
+    torch.manual_seed(job.recipe.seed + world.rank)
     if resume:
         run.resume()
-    elif folder is not None:
-        folder.write("run.json", info)
-        folder.write("recipe.json", dataclasses.asdict(job.recipe))
-        if subject.plan is not None and subject.plan.scales is not None:
-            subject.plan.scales.save(out / "scales.safetensors")
     summary = run.fit()
     if folder is not None:
         _write_results(job, data, subject, run, folder, {**info, "val_accuracy": summary["val_accuracy"]})
         folder.write("summary.json", summary)
-    return summary
+    return world.shared(lambda: summary)
 
 
 def build(job: Job, data: DataSet, device: torch.device) -> Subject:
@@ -183,15 +192,18 @@ def _recorded(job: Job, out: Path) -> Job:
     run = json.loads((out / "run.json").read_text())
     recipe = with_fields(Recipe(), json.loads((out / "recipe.json").read_text()), str(out / "recipe.json"))
     scales = out / "scales.safetensors"
+    # without a checkpoint the run begins anew, from the weights that it was given
+    weights = None if run["weights"] is None or (out / CHECKPOINT).exists() else Path(run["weights"])
     return dataclasses.replace(
         job,
         method=run["method"],
         model=run["model"],
         data=run["data"],
         limit=run["limit"],
+        broken=run["broken"],
         options=_tuples(run["options"]),
         recipe=recipe,
-        weights=None,
+        weights=weights,
         scales=Scales.load(scales) if scales.exists() and run["method"] != "search" else None,
     )
 
@@ -203,6 +215,7 @@ def _info(job: Job, data: DataSet, subject: Subject, device: torch.device, world
         "options": job.options,
         "data": job.data,
         "limit": job.limit,
+        "broken": job.broken,
         "data_digest": data.digest,
         "train_images": len(data.train),
         "val_images": len(data.val),
@@ -210,7 +223,7 @@ def _info(job: Job, data: DataSet, subject: Subject, device: torch.device, world
         "seed": job.recipe.seed,
         "kernel": job.recipe.kernel,
         "precision": job.recipe.precision,
-        "weights": None if job.weights is None else str(job.weights),
+        "weights": None if job.weights is None else str(job.weights.absolute()),
         "processes": world.size,
         "parameters": sum(param.numel() for param in subject.model.parameters()),
         "repopt": repopt.version.VERSION,
@@ -225,10 +238,10 @@ def _write_results(
     model: nn.Module = subject.model
     if job.method == "search":
         provenance = {"run": json.dumps(info), "recipe": json.dumps(dataclasses.asdict(job.recipe))}
-        Scales(extract_scales(model), provenance).save(folder.path / "scales.safetensors")
+        with replacing(folder.path / "scales.safetensors") as path:
+            Scales(extract_scales(model), provenance).save(path)
     if job.method in ("search", "csla"):
         model = merge(model)
-    _save_weights(folder.path / "model.safetensors", model)
     if run.ema is not None and job.method not in ("search", "csla"):
         _save_weights(folder.path / "model_ema.safetensors", copy.deepcopy(run.ema.module))
     options = {"num_classes": len(data.classes), "in_chans": data.channels, **_dropout(job.recipe), **job.options}
@@ -243,11 +256,29 @@ def _write_results(
             "size": job.recipe.size or data.size,
         },
     )
+    _save_weights(folder.path / "model.safetensors", model)  # last: it makes the run one to load
+
+
+def _check_data(data: DataSet, folder: RunFolder | None) -> None:
+    if folder is not None and data.digest != folder.read("run.json")["data_digest"]:
+        raise ValueError(
+            f"{data.name!r} holds other images than when the run in {str(folder.path)!r} was started: bring them back, "
+            "or start another run"
+        )
+
+
+def _save_scales(job: Job, folder: RunFolder) -> None:
+    """The scales that the run was started with, whatever they were read from."""
+    planned = plan(create_model(job.model, **job.options), scales=job.scales)
+    if planned.scales is not None:
+        with replacing(folder.path / "scales.safetensors") as path:
+            planned.scales.save(path)
 
 
 def _save_weights(path: Path, model: nn.Module) -> None:
     tensors: dict[str, Tensor] = {name: value.cpu().contiguous() for name, value in model.state_dict().items()}
-    save_file(tensors, path, metadata={"format": "pt"})
+    with replacing(path) as unfinished:
+        save_file(tensors, unfinished, metadata={"format": "pt"})
 
 
 def _dropout(recipe: Recipe) -> dict[str, Any]:

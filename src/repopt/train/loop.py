@@ -31,6 +31,7 @@ from repopt.train.schedule import lr_at
 from repopt.train.step import TrainStep
 
 _LOOK_EVERY = 100  # steps between looks at the device, for a loss that is not finite
+_SAME_SIGNAL = 1.0  # seconds in which a second signal is the first one once more
 _SAVE_SHARE = 0.04  # of the time, at the most, goes into checkpoints; the last epoch's is always written
 
 
@@ -104,6 +105,12 @@ class Run:
         self.world, self.clock, self._quiet = world or World(), clock or Clock(), quiet
         self.position = Position()
         self._saved_at, self._save_seconds = time.monotonic(), 0.0
+        self._warm, self._last_saved = False, "none yet"
+        if recipe.batch_size % (self.world.size * recipe.accumulate):
+            raise ValueError(
+                f"a batch of {recipe.batch_size} cannot be computed by {self.world.size} processes in "
+                f"{recipe.accumulate} equal parts each"
+            )
         size = recipe.size or data.size
         shared: dict[str, Any] = {"mean": data.mean, "std": data.std, "device": device, "workers": recipe.workers}
         shared |= {"rank": self.world.rank, "world_size": self.world.size}
@@ -150,8 +157,10 @@ class Run:
         self.ema = AveragedModel(model, multi_avg_fn=average, use_buffers=True) if recipe.ema else None
 
     def resume(self) -> bool:
-        """Goes back to the last checkpoint, if there is one."""
-        state = None if self.folder is None else load_checkpoint(self.folder.path, self.device)
+        """Goes back to the last checkpoint, if there is one; the first rank reads it for all."""
+        state = self.world.shared(self._last_state)
+        if self.folder is not None:
+            self.folder.forget_after(-1 if state is None else state["position"]["epoch"])
         if state is None:
             return False
         self.subject.model.load_state_dict(state["model"])
@@ -160,13 +169,27 @@ class Run:
         if self.ema is not None:
             self.ema.load_state_dict(state["ema"])
         self.step.scaler.load_state_dict(state["scaler"])
-        self.step.totals.values.copy_(state["totals"])
-        set_random_state(state["random"], self.device)
+        self._restore_ranks(state["ranks"])
         self.position = Position(**state["position"])
         self.clock = Clock(**state["clock"])
-        if self.folder is not None and self.world.is_first:
-            self.folder.forget_after(self.position.epoch)
+        self._note_saved()
         return True
+
+    def _last_state(self) -> dict[str, Any] | None:
+        if self.folder is None:
+            return None
+        return load_checkpoint(self.folder.path, self.device if self.world.size == 1 else torch.device("cpu"))
+
+    def _restore_ranks(self, ranks: list[dict[str, Any]]) -> None:
+        """Totals and random numbers are each rank's own; as many other ranks share the totals and draw anew."""
+        if len(ranks) == self.world.size:
+            own = ranks[self.world.rank]
+            self.step.totals.values.copy_(own["totals"])
+            set_random_state(own["random"], self.device)
+            return
+        losses, hits, counted, bad = torch.stack([rank["totals"] for rank in ranks]).mean(0)
+        hits = hits * len(ranks) / self.world.size
+        self.step.totals.values.copy_(torch.stack([losses, hits, counted, bad]))
 
     def fit(self) -> dict[str, Any]:
         """Trains to the end of the recipe, and says what came out."""
@@ -196,19 +219,22 @@ class Run:
             self.train_on(x, y, epoch, number)
             self.position.step = number + 1
             progress.step(epoch * steps + number + 1)
-            if not self.clock.compile and self._is_warm(number):
+            if not self._warm and self._is_warm(number - measured_from):
                 self.synchronize()
-                self.clock.compile = time.perf_counter() - start
+                self._warm = True
+                self.clock.compile += time.perf_counter() - start
                 measured_from, start = number + 1, time.perf_counter()
-            if self.device.type == "cpu" or (number + 1) % _LOOK_EVERY == 0 or number + 1 == steps:
-                self._check_finite(steps)
-            if self._must_stop(stop, number):
-                path = self._save()
-                where = f"step {number + 1} of epoch {epoch + 1}"
-                raise StoppedError(f"stopped by {stop.name or 'another rank'} after {where}: {path}", stop.code)
-            if number + 1 < steps and (number + 1) % _LOOK_EVERY == 0 and self._is_time_to_save():
+            looks = (number + 1) % _LOOK_EVERY == 0 or number + 1 == steps
+            if looks or self.device.type == "cpu":
+                self._check_finite()
+                if self.world.any(stop.asked, self.device):
+                    self._stop(stop)
+            elif self.world.size == 1 and stop.asked:
+                self._check_finite()
+                self._stop(stop)
+            if number + 1 < steps and looks and self._is_time_to_save():
                 self._save()
-        self._check_finite(steps)
+        self._check_finite()
         seconds = time.perf_counter() - start - (self.clock.save - saved_before)
         self.clock.train += seconds
         return self._finish_epoch((steps - measured_from) * recipe.batch_size / max(seconds, 1e-9), seconds)
@@ -243,7 +269,7 @@ class Run:
                 self.position.best_accuracy, self.position.best_epoch = record["val_accuracy"], epoch
         self.position.epoch, self.position.step = epoch, 0
         self._record_scales(epoch)
-        if self.folder is not None and self.world.is_first:
+        if self.folder is not None:
             self.folder.append("metrics.jsonl", record)
         if epoch == recipe.epochs or self._is_time_to_save():
             self._save()
@@ -274,30 +300,44 @@ class Run:
 
     def _is_time_to_save(self) -> bool:
         """Checkpoints of small models are written every epoch, those of large ones less often than short epochs end."""
-        return self._save_seconds <= _SAVE_SHARE * (time.monotonic() - self._saved_at)
+        due = self._save_seconds <= _SAVE_SHARE * (time.monotonic() - self._saved_at)
+        return self.world.any(due and self.world.is_first, self.device)  # by the first rank's clock
 
-    def _save(self) -> str:
-        if self.folder is None or not self.world.is_first:
-            return "the first rank has written a checkpoint"
+    def _save(self) -> None:
+        """Writes a checkpoint; every rank gives what is its own, the first one writes."""
         start = time.monotonic()
+        self._check_weights()
+        own = {"totals": self.step.totals.values.cpu(), "random": random_state(self.device)}
+        ranks = self.world.gather(own)
+        self._note_saved()
+        if self.folder is None:
+            return
         state = {
             "model": self.subject.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "ema": None if self.ema is None else self.ema.state_dict(),
             "scaler": self.step.scaler.state_dict(),
-            "totals": self.step.totals.values,
-            "random": random_state(self.device),
+            "ranks": ranks,
             "position": asdict(self.position),
             "clock": asdict(self.clock),
         }
-        path = save_checkpoint(self.folder.path, state)
+        save_checkpoint(self.folder.path, state)
         self._saved_at = time.monotonic()
         self._save_seconds = self._saved_at - start
         self.clock.save += self._save_seconds
-        return f"go on with --resume from {path}"
+
+    def _note_saved(self) -> None:
+        where = f" in {str(self.folder.path)!r}" if self.folder is not None else ""
+        self._last_saved = f"that after {self._where()}{where}"
+
+    def _where(self) -> str:
+        """How far the run is, in words."""
+        if not self.position.step:
+            return f"epoch {self.position.epoch}"
+        return f"step {self.position.step} of epoch {self.position.epoch + 1}"
 
     def _record_scales(self, epoch: int) -> None:
-        if self.subject.method != "search" or self.folder is None or not self.world.is_first:
+        if self.subject.method != "search" or self.folder is None:
             return
         means = {
             name: {branch: float(scale.mean()) for branch, scale in branches.items()}
@@ -324,27 +364,36 @@ class Run:
             if self.graph:
                 group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32, device=self.device)
 
-    def _is_warm(self, number: int) -> bool:
-        """Whether compilation and capture are behind us; on a CPU without either, they always were."""
-        return (self.graph or self.compiled) and number >= 3
+    def _is_warm(self, taken: int) -> bool:
+        """Whether these steps have put compilation and capture behind us; on a CPU without either, they always were."""
+        return (self.graph or self.compiled) and taken >= 3
 
-    def _check_finite(self, steps: int) -> None:
-        bad = self.step.totals.first_bad_step()
-        if bad is None:
-            return
-        epoch = self.position.epoch
-        good = f"epoch {epoch}" if epoch else "none yet"
-        lr = lr_at(self.recipe, epoch * steps + bad - 1, steps)
-        raise RuntimeError(
-            f"the loss was not finite at step {bad} of epoch {epoch + 1}, where the learning rate was {lr:.4g}: the "
-            f"last good checkpoint is that of {good}; try a lower lr, a longer warm-up, or clip"
+    def _check_finite(self) -> None:
+        found = [bad for bad in self.world.gather(self.step.totals.first_bad_step()) if bad is not None]
+        if found:
+            raise self._not_finite("the loss was not finite at", self.position.epoch * len(self.batches) + min(found))
+
+    def _check_weights(self) -> None:
+        """A checkpoint of weights that are not finite would take the place of a good one."""
+        finite = torch.stack([param.isfinite().all() for param in self.subject.model.parameters()])
+        if not finite.all():
+            taken = self.position.epoch * len(self.batches) + self.position.step
+            raise self._not_finite("the weights were not finite after", taken)
+
+    def _not_finite(self, what: str, taken: int) -> RuntimeError:
+        steps = len(self.batches)
+        epoch, step = divmod(taken - 1, steps)
+        return RuntimeError(
+            f"{what} step {step + 1} of epoch {epoch + 1}, where the learning rate was "
+            f"{lr_at(self.recipe, taken - 1, steps):.4g}: the last good checkpoint is {self._last_saved}; try a lower "
+            "lr, a longer warm-up, or clip"
         )
 
-    def _must_stop(self, stop: "_StopOnSignal", number: int) -> bool:
-        """At once where there is one process; several agree on it now and then."""
-        if self.world.size == 1:
-            return stop.asked
-        return (number + 1) % _LOOK_EVERY == 0 and self.world.any(stop.asked, self.device)
+    def _stop(self, stop: "_StopOnSignal") -> None:
+        """Leaves a checkpoint behind, and the loop."""
+        self._save()
+        kept = "" if self.folder is None else f": go on with --resume --out {self.folder.path}"
+        raise StoppedError(f"stopped by {stop.name or 'another rank'} after {self._where()}{kept}", stop.code)
 
     def synchronize(self) -> None:
         if self.device.type == "cuda":
@@ -352,9 +401,13 @@ class Run:
 
 
 class _StopOnSignal:
-    """Within, SIGTERM and SIGINT are noted instead of killing the process; a second one kills it."""
+    """Within, SIGTERM and SIGINT are noted instead of killing the process; a later one kills it.
+
+    A launcher passes on the signal that the terminal has sent to all already: what comes at once is the same one.
+    """
 
     def __init__(self) -> None:
+        self._asked_at = 0.0
         self.asked, self.name, self.code = False, "", 1
         self._before: dict[int, Callable[..., Any] | int | None] = {}
 
@@ -367,6 +420,10 @@ class _StopOnSignal:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.asked and time.monotonic() - self._asked_at > _SAME_SIGNAL:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
         if self.asked:
-            raise KeyboardInterrupt
+            return
+        self._asked_at = time.monotonic()
         self.asked, self.name, self.code = True, signal.Signals(number).name, 128 + number

@@ -1,0 +1,24 @@
+"""Scalars for TensorBoard, where it is installed."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+Write = Callable[[Mapping[str, Any]], None]
+
+
+def scalar_writer(folder: Path) -> Write:
+    """A function that writes the numbers of an epoch's record; without TensorBoard it does nothing."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return lambda record: None
+    writer = SummaryWriter(str(folder / "tensorboard"))
+
+    def write(record: Mapping[str, Any]) -> None:
+        for name, value in record.items():
+            if isinstance(value, int | float) and name not in ("epoch", "step"):
+                writer.add_scalar(name, value, record["epoch"])
+        writer.flush()
+
+    return write

@@ -1,0 +1,77 @@
+"""Run by torchrun: trains in float64, each rank on its share of a batch, and saves what came out.
+
+    torchrun --nproc-per-node N equal.py OUT PARTS
+
+For each case, OUT/CASE.pt holds rank 0's weights, the records of the epochs, and one process's evaluation of the same
+weights. PARTS is how many parts a rank computes its share in.
+"""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import torch
+
+from repopt.data import EvalBatches, load_data
+from repopt.train.distributed import World, joined
+from repopt.train.evaluation import evaluate
+from repopt.train.folder import RunFolder
+from repopt.train.launch import Job, build
+from repopt.train.loop import Run
+from repopt.train.recipe import demo
+
+BASE = dataclasses.replace(demo(), epochs=2, batch_size=32, warmup_epochs=0, eval_every=1, eval_batch=5)
+CASES = {
+    "sgd": ("sgd", BASE),
+    "repopt": ("repopt", dataclasses.replace(BASE, mixup=0.4, clip=0.5, ema=0.9, label_smoothing=0.1)),
+    "repopt-adamw": ("repopt", dataclasses.replace(BASE, optimizer="AdamW", lr=1e-3, clip=0.5)),
+    "search": ("search", BASE),
+}
+
+
+class Doubled:
+    """Batches in float64."""
+
+    def __init__(self, batches):
+        self._batches = batches
+
+    def __len__(self):
+        return len(self._batches)
+
+    def __iter__(self):
+        return ((x.double(), y) for x, y in self._batches)
+
+    def epoch(self, number, start=0):
+        return ((x.double(), y) for x, y in self._batches.epoch(number, start))
+
+
+def train(case, out, parts, world, device):
+    method, recipe = CASES[case]
+    recipe = dataclasses.replace(recipe, accumulate=parts)
+    job = Job(method=method, model="repopt_vgg_nano", data="fake:128,4,16", recipe=recipe, scales="ones")
+    data = load_data(job.data)
+    subject = build(job, data, device)
+    subject.model.double()
+    folder = RunFolder(out / case) if world.is_first else None
+    run = Run(subject, data, recipe, folder, device=device, world=world, quiet=True)
+    run.batches, run.evaluation = Doubled(run.batches), Doubled(run.evaluation)
+    run.fit()
+    if folder is None:
+        return
+    alone = EvalBatches(data.val, batch_size=5, size=data.size, mean=data.mean, std=data.std, device=device)
+    score = evaluate(subject.model, Doubled(alone), recipe, device=device, world=World())
+    found = {
+        "weights": {name: param.detach() for name, param in subject.model.named_parameters()},
+        "records": folder.lines("metrics.jsonl"),
+        "alone": dataclasses.asdict(score),
+    }
+    torch.save(found, out / f"{case}.pt")
+    folder.close()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    folder, parts = Path(sys.argv[1]), int(sys.argv[2])
+    with joined("cpu") as (world, device):
+        for case in CASES:
+            train(case, folder, parts, world, device)

@@ -1,0 +1,193 @@
+"""The loop does what its recipe says."""
+
+import copy
+import dataclasses
+import json
+import signal
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from repopt.data import load_data
+from repopt.surgery import merge
+from repopt.train.launch import Job, build, evaluate_run, load_run, train_run
+from repopt.train.loop import Run
+from repopt.train.methods import METHODS
+from repopt.train.recipe import demo
+from repopt.train.schedule import lr_at
+from repopt.train.step import TrainStep
+from train.program import TINY, finished, metrics
+from train.program import run as program
+
+CPU = torch.device("cpu")
+BASE = dataclasses.replace(demo(), epochs=2, batch_size=32, warmup_epochs=0, eval_every=1, lr=0.05)
+
+
+def started(method="repopt", *, double=False, **fields):
+    recipe = dataclasses.replace(BASE, **fields)
+    data = load_data("fake:64,4,16")
+    job = Job(method=method, model="repopt_vgg_nano", data=data.name, recipe=recipe, scales="ones")
+    subject = build(job, data, CPU)
+    if double:
+        subject.model.double()
+    return Run(subject, data, recipe, None, device=CPU, quiet=True)
+
+
+def trained(run, steps=2, dtype=torch.float32):
+    """The run after some steps, and the losses of each."""
+    losses = []
+    for number, (x, y) in zip(range(steps), run.batches.epoch(0), strict=False):
+        before = run.step.totals.values[0].item()
+        run.train_on(x.to(dtype), y, 0, number)
+        losses.append(run.step.totals.values[0].item() - before)
+    return losses
+
+
+def weights(run):
+    return {name: param.detach().clone() for name, param in run.subject.model.named_parameters()}
+
+
+def normless():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 64, 4)).double()
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_a_batch_in_parts_is_the_whole_batch_where_there_are_no_norms(parts):
+    x = torch.randn(32, 3, 16, 16, dtype=torch.float64)
+    y = torch.arange(32) % 4
+    found = []
+    for accumulate in (1, parts):
+        net = normless()
+        recipe = dataclasses.replace(BASE, accumulate=accumulate, label_smoothing=0.1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        step = TrainStep(net, optimizer, lambda: None, recipe, device=CPU, graph=False)
+        for _ in range(5):
+            step(x, y)
+        found.append((net, step.totals.values))
+    (whole, totals), (split, split_totals) = found
+    for one, other in zip(whole.parameters(), split.parameters(), strict=True):
+        torch.testing.assert_close(other, one, rtol=0, atol=1e-14)
+    torch.testing.assert_close(split_totals, totals, rtol=1e-6, atol=0)
+
+
+def test_the_loss_of_mixed_images_is_the_mixed_loss():
+    net, x, y = normless(), torch.randn(8, 3, 16, 16, dtype=torch.float64), torch.arange(8) % 4
+    share = torch.tensor(0.3, dtype=torch.float64)
+    logits = net(0.3 * x + 0.7 * x.flip(0))
+    targets = 0.3 * F.one_hot(y, 4) + 0.7 * F.one_hot(y.flip(0), 4)
+    smoothed = 0.9 * targets + 0.1 / 4
+    expected = F.cross_entropy(logits, smoothed)
+    recipe = dataclasses.replace(BASE, label_smoothing=0.1, mixup=0.4)
+    step = TrainStep(net, torch.optim.SGD(net.parameters()), lambda: None, recipe, device=CPU, graph=False)
+    step(x, y, share)
+    assert step.totals.values[0].item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_mixing_changes_with_the_step_and_not_with_the_run():
+    runs = [started(mixup=0.4) for _ in range(2)]
+    shares = [[run._mix(0, step).item() for step in range(4)] for run in runs]
+    assert shares[0] == shares[1]
+    assert len(set(shares[0])) == 4
+
+
+def test_the_average_is_the_moving_average_of_the_weights_and_starts_at_the_first():
+    run = started(ema=0.75)
+    expected = None
+    for number, (x, y) in enumerate(run.batches.epoch(0)):
+        run.train_on(x, y, 0, number)
+        now = {name: value.double() for name, value in weights(run).items()}
+        expected = now if expected is None else {name: 0.75 * expected[name] + 0.25 * now[name] for name in now}
+    for name, value in run.ema.module.named_parameters():
+        torch.testing.assert_close(value.double(), expected[name], rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("fields", [{}, {"clip": 0.1}, {"weight_decay": 0.01, "mixup": 0.4}], ids=str)
+def test_the_real_blocks_and_the_operators_that_imagine_them_have_the_same_losses(fields):
+    """In float64, also with the gradient clipped: by the norm that the real blocks' gradient has."""
+    plain, real = (started(method, double=True, **fields) for method in ("repopt", "csla"))
+    plain.subject.model.load_state_dict(merge(real.subject.model).state_dict())  # drawn in float32: equal to its eps
+    for number, (x, y) in enumerate([*plain.batches.epoch(0), *plain.batches.epoch(1)]):
+        for run in (plain, real):
+            run.train_on(x.double(), y, number // 2, number % 2)
+        assert plain.step.totals.values[0].item() == pytest.approx(real.step.totals.values[0].item(), rel=1e-6)
+    plain.subject.model.eval(), real.subject.model.eval()
+    torch.testing.assert_close(plain.subject.model(x.double()), real.subject.model(x.double()), rtol=1e-9, atol=1e-10)
+
+
+def test_a_plain_gradient_is_clipped_to_the_norm():
+    run = started("sgd", clip=0.1)
+    trained(run, 1)
+    norm = torch.stack([param.grad.norm() for param in run.subject.model.parameters()]).norm()
+    assert norm.item() == pytest.approx(0.1, rel=1e-3)
+
+
+def test_bf16_trains_and_keeps_float32_weights(tmp_path):
+    """In a process of its own: there are machines whose processor does not have the instruction that it reports."""
+    args = ["train", *TINY, "--method", "sgd", "--quiet"]
+    code, said = program(*args, "--precision", "bf16", "--out", tmp_path / "low", log=tmp_path / "log")
+    if code == -signal.SIGILL:
+        pytest.skip("this machine cannot multiply in bf16")
+    assert code == 0, said
+    whole = finished(*args, out=tmp_path / "whole")
+    assert {value.dtype for value in load_run(tmp_path / "low").model.parameters()} == {torch.float32}
+    losses = [[record["train_loss"] for record in metrics(folder)] for folder in (tmp_path / "low", whole)]
+    assert losses[0] == pytest.approx(losses[1], rel=0.05)
+    assert losses[0] != losses[1]
+
+
+def test_the_learning_rate_of_a_step_follows_from_its_number():
+    run = started(warmup_epochs=1)
+    trained(run)
+    assert run.optimizer.param_groups[0]["lr"] == lr_at(run.recipe, 1, 2)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_learns_what_it_is_shown(method):
+    """Of one batch shown over and over, the loss falls."""
+    run = started(method)
+    x, y = next(run.batches.epoch(0))
+    losses = []
+    for _ in range(20):
+        before = run.step.totals.values[0].item()
+        run.train_on(x, y, 0, 0)
+        losses.append(run.step.totals.values[0].item() - before)
+    assert losses[-1] < 0.9 * losses[0]
+
+
+def test_a_run_evaluates_when_it_is_told_to_and_its_folder_holds_the_model(tmp_path):
+    recipe = dataclasses.replace(BASE, epochs=3, eval_every=2, eval_size=24, ema=0.5)
+    job = Job(method="sgd", model="repopt_vgg_nano", data="fake:64,4,16", recipe=recipe)
+    summary = train_run(job, tmp_path / "run", device="cpu", quiet=True)
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert ["val_accuracy" in record for record in records] == [False, True, True]  # the last epoch always is
+    assert all("ema_accuracy" in record for record in records[1:])
+    scores = evaluate_run(tmp_path / "run", device="cpu")
+    assert list(scores) == [24]
+    assert scores[24].accuracy == summary["val_accuracy"]
+    assert scores[24].loss == pytest.approx(records[-1]["val_loss"], rel=1e-6)
+    assert list(evaluate_run(tmp_path / "run", sizes=(16, 32), device="cpu")) == [16, 32]
+    averaged = tmp_path / "run" / "model_ema.safetensors"
+    assert averaged.read_bytes() != (tmp_path / "run" / "model.safetensors").read_bytes()
+    assert not load_run(tmp_path / "run").model.training
+
+
+def test_the_mode_of_the_model_survives_an_evaluation():
+    run = started()
+    run._evaluated()
+    assert run.subject.model.training
+
+
+def test_a_batch_that_parts_and_processes_cannot_share_is_a_sentence():
+    run = started()
+    world = dataclasses.replace(run.world, size=2)
+    recipe = dataclasses.replace(BASE, batch_size=12, accumulate=4)
+    with pytest.raises(ValueError, match="a batch of 12 cannot be computed by 2 processes in 4 equal parts each"):
+        Run(copy.deepcopy(run.subject), load_data("fake:64,4,16"), recipe, None, device=CPU, world=world)
+
+
+def test_a_graph_on_a_cpu_is_a_sentence():
+    with pytest.raises(ValueError, match="leave --graph out"):
+        started(graph=True)

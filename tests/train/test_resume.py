@@ -1,0 +1,133 @@
+"""A run that is killed and resumed ends as one that never was: the same bits, each epoch recorded once."""
+
+import random
+import shutil
+import signal
+
+import pytest
+import torch
+
+import repopt
+from repopt.train.checkpoint import NAME
+from repopt.train.folder import UNFINISHED
+from train.program import TINY, Program, finished, metrics, run, weights
+
+EVERYTHING = ["--ema", "0.9", "--mixup", "0.4", "--accumulate", "2", "--clip", "1", "--crop-padding", "2", "--flip"]
+EVERYTHING += ["--dropout", "0.3"]
+WAYS = {
+    "search": ["search", *TINY],
+    "repopt-sgd": ["train", *TINY, "--scales", "ones", "--label-smoothing", "0.1"],
+    "repopt-adamw": ["train", *TINY, "--scales", "ones", "--optimizer", "AdamW", "--lr", "1e-3", *EVERYTHING],
+    "csla": ["train", *TINY, "--method", "csla", "--scales", "ones"],
+}
+
+
+@pytest.fixture(scope="module")
+def wholes(tmp_path_factory):
+    """The folder of an uninterrupted run of each way, trained when it is first asked for."""
+    folder, found = tmp_path_factory.mktemp("wholes"), {}
+
+    def whole(way):
+        if way not in found:
+            found[way] = finished(*WAYS[way], out=folder / way)
+        return found[way]
+
+    return whole
+
+
+def killed_and_resumed(way, out, kills, seed):
+    """Runs to the end through so many kills at random moments; how many of them fell into a checkpoint's writing."""
+    draw = random.Random(seed)
+    landed, torn, log = 0, 0, out.with_suffix(".log")
+    while True:
+        resume = (out / "recipe.json").exists()
+        program = Program(*WAYS[way], "--out", out, *["--resume"] * resume, log=log)
+        if landed < kills:
+            program.wait_for(lambda out=out: (out / "recipe.json").exists())
+            program._process.join(draw.uniform(0.0, 0.35))
+            landed += program.send(signal.SIGKILL)
+            code = program.wait()
+            torn += any(out.glob(f"{UNFINISHED}*"))
+            assert code in (0, -signal.SIGKILL), program.said
+            if code == 0:  # it was faster than we: once more from the start
+                shutil.rmtree(out)
+            continue
+        assert program.wait() == 0, program.said
+        return torn
+
+
+@pytest.mark.parametrize("way", ["search", "repopt-sgd", "repopt-adamw"])
+def test_killed_twice_and_resumed_the_run_ends_with_the_same_bits(way, wholes, tmp_path):
+    whole = wholes(way)
+    killed_and_resumed(way, tmp_path / "killed", kills=2, seed=way)
+    assert weights(tmp_path / "killed") == weights(whole)
+    assert metrics(tmp_path / "killed") == metrics(whole)
+    assert [record["epoch"] for record in metrics(whole)] == [1, 2, 3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_at_five_random_moments_and_resumed_each_time_the_run_ends_with_the_same_bits(
+    way, seed, wholes, tmp_path
+):
+    whole = wholes(way)
+    killed_and_resumed(way, tmp_path / "killed", kills=5, seed=seed)
+    assert weights(tmp_path / "killed") == weights(whole)
+    assert metrics(tmp_path / "killed") == metrics(whole)
+
+
+@pytest.mark.parametrize("way", ["search", "repopt-adamw", pytest.param("csla", marks=pytest.mark.slow)])
+def test_killed_while_a_checkpoint_is_written_the_run_ends_with_the_same_bits(way, wholes, tmp_path):
+    """The file is looked for, not waited for by the clock: the kill falls between its first byte and its name."""
+    whole = wholes(way)
+    out, unfinished = tmp_path / "killed", tmp_path / "killed" / f"{UNFINISHED}{NAME}"
+    program = Program(*WAYS[way], "--out", out, log=tmp_path / "log")
+    program.wait_for(unfinished.exists)
+    program.send(signal.SIGKILL)
+    assert program.wait() == -signal.SIGKILL, program.said
+    unfinished.write_bytes(b"PK\x03\x04 torn")  # also where the kill came a moment late
+    code, said = run(*WAYS[way], "--out", out, "--resume", log=tmp_path / "log")
+    assert code == 0, said
+    assert weights(out) == weights(whole)
+    assert metrics(out) == metrics(whole)
+    assert not list(out.glob(f"{UNFINISHED}*"))
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again_and_records_each_epoch_once(tmp_path):
+    way = WAYS["search"]
+    whole = finished(*way, out=tmp_path / "whole")
+    scales = (whole / "scales.jsonl").read_text()
+    (whole / NAME).unlink()  # as if the disk had lost it: what was recorded is recorded again
+    before, recorded = weights(whole), metrics(whole)
+    code, said = run(*way, "--out", whole, "--resume", log=tmp_path / "log")
+    assert code == 0, said
+    assert (weights(whole), metrics(whole), (whole / "scales.jsonl").read_text()) == (before, recorded, scales)
+
+
+def test_a_finished_run_is_resumed_to_what_it_is(tmp_path):
+    whole = finished(*WAYS["repopt-sgd"], out=tmp_path / "whole")
+    before = weights(whole), metrics(whole)
+    code, said = run(*WAYS["repopt-sgd"], "--out", whole, "--resume", log=tmp_path / "log")
+    assert code == 0, said
+    assert (weights(whole), metrics(whole)) == before
+
+
+def test_fine_tuning_killed_before_its_first_checkpoint_starts_from_the_given_weights_again(tmp_path):
+    torch.save(repopt.create_model("repopt_vgg_nano", num_classes=4).state_dict(), tmp_path / "given.pt")
+    way = [*WAYS["repopt-sgd"], "--weights", tmp_path / "given.pt"]
+    whole = finished(*way, out=tmp_path / "whole")
+    before = weights(whole)
+    (whole / NAME).unlink()
+    code, said = run(*WAYS["repopt-sgd"], "--out", whole, "--resume", log=tmp_path / "log")
+    assert code == 0, said
+    assert weights(whole) == before
+
+
+def test_a_run_whose_data_have_changed_is_not_resumed(tmp_path):
+    whole = finished(*WAYS["repopt-sgd"], out=tmp_path / "whole")
+    recorded = (whole / "run.json").read_text()
+    (whole / "run.json").write_text(recorded.replace("fake:128,4,16", "fake:160,4,16"))
+    code, said = run(*WAYS["repopt-sgd"], "--out", whole, "--resume", log=tmp_path / "log")
+    assert code == 2
+    assert "holds other images than when the run" in said

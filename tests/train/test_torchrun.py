@@ -1,0 +1,117 @@
+"""Two processes train as one does that computes its batch in two parts, and neither outlives the other.
+
+Norms use the statistics of their own rank's images, as those of a part are its own; running statistics are rank 0's.
+"""
+
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from train.program import TINY, Program, metrics, weights
+
+CASES = ("sgd", "repopt", "repopt-adamw", "search")
+LONG = ["train", *TINY, "--method", "sgd", "--data", "fake:1280,4,16", "--epochs", "30", "--dropout", "0.3", "--quiet"]
+SHORT = ["train", *TINY, "--scales", "ones", "--dropout", "0.3", "--device", "cpu"]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """What one process wrote that computes in two parts, and what two processes did."""
+    found = {}
+    for processes, parts in ((1, 2), (2, 1)):
+        found[processes] = tmp_path_factory.mktemp(f"{processes}-processes")
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+        script = Path(__file__).with_name("equal.py")
+        done = subprocess.run(
+            [*launcher, script, found[processes], str(parts)], timeout=300, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    return found
+
+
+def load(folder, case):
+    return torch.load(folder / f"{case}.pt", weights_only=True)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_processes_reach_the_weights_of_one_that_computes_in_two_parts(folders, case):
+    one, two = load(folders[1], case), load(folders[2], case)
+    for name, weight in one["weights"].items():
+        assert weight.dtype == torch.float64
+        torch.testing.assert_close(two["weights"][name], weight, rtol=0, atol=1e-10)
+    for ours, theirs in zip(two["records"], one["records"], strict=True):
+        assert ours["train_loss"] == pytest.approx(theirs["train_loss"], abs=1e-6)  # totals add up float32 losses
+        assert ours["train_accuracy"] == theirs["train_accuracy"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_evaluation_by_two_processes_counts_each_image_once_with_the_statistics_of_the_first(folders, case):
+    two = load(folders[2], case)
+    assert two["alone"]["images"] == 12  # in batches of 5: one rank has two, the other one
+    assert two["records"][-1]["val_loss"] == pytest.approx(two["alone"]["loss"], abs=1e-12)
+    assert two["records"][-1]["val_accuracy"] == two["alone"]["accuracy"]
+
+
+def start(args, folder, name, outs):
+    """Two ranks started by hand: torchrun would end the survivor before we could see what it does."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return [
+        Program(
+            *args,
+            "--out",
+            out,
+            log=folder / f"{name}-{rank}.log",
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank, out in enumerate(outs)
+    ]
+
+
+@pytest.mark.parametrize("dead", [0, 1])
+def test_a_rank_that_is_killed_ends_the_other_with_a_sentence(dead, tmp_path):
+    ranks = start(LONG, tmp_path, "killed", [tmp_path / "run"] * 2)
+    ranks[0].wait_for((tmp_path / "run" / "metrics.jsonl").exists)
+    ranks[dead].send(signal.SIGKILL)
+    survivor = ranks[1 - dead]
+    code = survivor.wait(timeout=30)
+    assert code == 2, survivor.said
+    (line,) = [line for line in survivor.said.splitlines() if line.startswith("repopt:")]
+    assert f"rank {1 - dead} lost another rank" in line
+    assert "Traceback" not in survivor.said
+    ranks[dead].wait()
+
+
+def test_two_ranks_stopped_by_a_signal_go_on_to_the_same_bits_and_only_the_first_has_written(tmp_path):
+    """Dropout draws on each rank: its random numbers are in the checkpoint too."""
+    whole = start(SHORT, tmp_path, "whole", [tmp_path / "whole"] * 2)
+    assert [rank.wait() for rank in whole] == [0, 0], whole[0].said + whole[1].said
+    out = tmp_path / "stopped"
+    ranks = start(SHORT, tmp_path, "stopped", [out, tmp_path / "nowhere"])
+    ranks[0].wait_for((out / "recipe.json").exists)
+    ranks[1].send(signal.SIGTERM)
+    codes = [rank.wait() for rank in ranks]
+    assert codes == [1, 143], ranks[0].said + ranks[1].said
+    assert "stopped by another rank after step" in ranks[0].said
+    assert "stopped by SIGTERM after step" in ranks[1].said
+    assert not (tmp_path / "nowhere").exists()
+    ranks = start([*SHORT, "--resume"], tmp_path, "resumed", [out] * 2)
+    assert [rank.wait() for rank in ranks] == [0, 0], ranks[0].said + ranks[1].said
+    assert weights(out) == weights(tmp_path / "whole")
+    assert metrics(out) == metrics(tmp_path / "whole")
+
+
+def test_a_folder_in_use_ends_all_ranks_at_once(tmp_path):
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "recipe.json").write_text("{}")
+    ranks = start(SHORT, tmp_path, "taken", [out] * 2)
+    assert [rank.wait(timeout=20) for rank in ranks] == [2, 2]
+    assert all("there is a run in" in rank.said and "Traceback" not in rank.said for rank in ranks)
