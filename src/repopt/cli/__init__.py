@@ -16,8 +16,8 @@ from repopt.cli.proofs import verify
 from repopt.cli.story import tell
 from repopt.cli.training import evaluate, report, search, train
 from repopt.scales import shipped
-from repopt.train.loop import StoppedError
 from repopt.train.recipe import Recipe, load_recipe
+from repopt.train.signals import StoppedError
 
 Command = Callable[..., int]
 

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from repopt.cli.output import Device, print_json
+from repopt.train.distributed import is_first_process
 from repopt.train.launch import Job, evaluate_run, train_run
 from repopt.train.methods import Method
 from repopt.train.recipe import Recipe
@@ -58,11 +59,13 @@ def search(
         method="search", model=model, data=data, recipe=fields, limit=limit, broken=broken, options=_options(strides)
     )
     summary = train_run(job, out, resume=resume, device=device, quiet=quiet)
+    if not is_first_process():
+        return 0
     written = out / "scales.safetensors"
     if scales_out is not None:
         scales_out.parent.mkdir(parents=True, exist_ok=True)
         scales_out.write_bytes(written.read_bytes())
-    _conclude(out, summary, quiet)
+    _conclude(out, summary)
     print(f"scales: {scales_out or written}")
     return 0
 
@@ -116,7 +119,8 @@ def train(
         options=_options(strides),
     )
     summary = train_run(job, out, resume=resume, device=device, quiet=quiet)
-    _conclude(out, summary, quiet)
+    if is_first_process():
+        _conclude(out, summary)
     return 0
 
 
@@ -176,7 +180,7 @@ def _options(strides: Strides | None) -> dict[str, Any]:
     return {} if strides is None else {"strides": strides}
 
 
-def _conclude(out: Path, summary: dict[str, Any], quiet: bool) -> None:
+def _conclude(out: Path, summary: dict[str, Any]) -> None:
     """Says what came out, where the time went, and where the page is."""
     seconds = "  ".join(f"{name} {value:.1f} s" for name, value in summary["seconds"].items())
     print(

@@ -82,6 +82,11 @@ class World:
         return bool(self.sum(torch.tensor(float(flag), device=device)).item())
 
 
+def is_first_process() -> bool:
+    """Whether this is the only process, or the first of those that torchrun started."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 @contextmanager
 def joined(device: str) -> Iterator[tuple[World, torch.device]]:
     """Joins the processes that torchrun started, or stays alone.

@@ -5,12 +5,10 @@ augmentation, the learning rate. So a run that goes on from a checkpoint takes t
 """
 
 import math
-import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from repopt.data import DataSet, EvalBatches, ImageFiles, TrainBatches
-from repopt.surgery import extract_scales
+from repopt.surgery import search_blocks
 from repopt.train.checkpoint import load_checkpoint, random_state, save_checkpoint, set_random_state
 from repopt.train.distributed import World
 from repopt.train.evaluation import evaluate
@@ -28,24 +26,12 @@ from repopt.train.methods import Subject, clip_, make_optimizer
 from repopt.train.progress import RunProgress
 from repopt.train.recipe import Recipe
 from repopt.train.schedule import lr_at
+from repopt.train.signals import StopOnSignal, StoppedError
 from repopt.train.step import TrainStep
+from repopt.train.tensorboard import scalar_writer
 
 _LOOK_EVERY = 100  # steps between looks at the device, for a loss that is not finite
-_SAME_SIGNAL = 1.0  # seconds in which a second signal is the first one once more
-_SAVE_SHARE = 0.04  # of the time, at the most, goes into checkpoints; the last epoch's is always written
-
-
-class StoppedError(RuntimeError):
-    """The run was asked to stop, and has written a last checkpoint.
-
-    Args:
-        sentence: what to say.
-        code: the exit code of a program that this signal ends.
-    """
-
-    def __init__(self, sentence: str, code: int) -> None:
-        super().__init__(sentence)
-        self.code = code
+_SAVE_SHARE = 0.01  # of the time, at the most, goes into checkpoints; the last epoch's is always written
 
 
 @dataclass
@@ -106,6 +92,7 @@ class Run:
         self.position = Position()
         self._saved_at, self._save_seconds = time.monotonic(), 0.0
         self._warm, self._last_saved = False, "none yet"
+        self._write_scalars = scalar_writer(None if folder is None else folder.path)
         if recipe.batch_size % (self.world.size * recipe.accumulate):
             raise ValueError(
                 f"a batch of {recipe.batch_size} cannot be computed by {self.world.size} processes in "
@@ -196,7 +183,7 @@ class Run:
         recipe, steps = self.recipe, len(self.batches)
         if self.position == Position():
             self._record_scales(0)
-        stop = _StopOnSignal()
+        stop = StopOnSignal()
         title = self.subject.method
         progress = RunProgress(
             title,
@@ -212,7 +199,7 @@ class Run:
                 progress.epoch(record)
         return self._summary(record)
 
-    def _epoch(self, stop: "_StopOnSignal", progress: RunProgress) -> dict[str, Any]:
+    def _epoch(self, stop: StopOnSignal, progress: RunProgress) -> dict[str, Any]:
         recipe, steps, epoch = self.recipe, len(self.batches), self.position.epoch
         measured_from, start, saved_before = self.position.step, time.perf_counter(), self.clock.save
         for number, (x, y) in enumerate(self.batches.epoch(epoch, self.position.step), start=self.position.step):
@@ -271,6 +258,7 @@ class Run:
         self._record_scales(epoch)
         if self.folder is not None:
             self.folder.append("metrics.jsonl", record)
+            self._write_scalars(record)
         if epoch == recipe.epochs or self._is_time_to_save():
             self._save()
         return record
@@ -339,10 +327,9 @@ class Run:
     def _record_scales(self, epoch: int) -> None:
         if self.subject.method != "search" or self.folder is None:
             return
-        means = {
-            name: {branch: float(scale.mean()) for branch, scale in branches.items()}
-            for name, branches in extract_scales(self.subject.model).items()
-        }
+        searched = {name: block.searched() for name, block in search_blocks(self.subject.model).items()}
+        flat = iter(torch.stack([scale.mean() for its in searched.values() for scale in its.values()]).tolist())
+        means = {name: {branch: next(flat) for branch in its} for name, its in searched.items()}
         self.folder.append("scales.jsonl", {"epoch": epoch, "scales": means})
 
     def _mix(self, epoch: int, step: int) -> Tensor | None:
@@ -389,7 +376,7 @@ class Run:
             "lr, a longer warm-up, or clip"
         )
 
-    def _stop(self, stop: "_StopOnSignal") -> None:
+    def _stop(self, stop: StopOnSignal) -> None:
         """Leaves a checkpoint behind, and the loop."""
         self._save()
         kept = "" if self.folder is None else f": go on with --resume --out {self.folder.path}"
@@ -398,32 +385,3 @@ class Run:
     def synchronize(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-
-
-class _StopOnSignal:
-    """Within, SIGTERM and SIGINT are noted instead of killing the process; a later one kills it.
-
-    A launcher passes on the signal that the terminal has sent to all already: what comes at once is the same one.
-    """
-
-    def __init__(self) -> None:
-        self._asked_at = 0.0
-        self.asked, self.name, self.code = False, "", 1
-        self._before: dict[int, Callable[..., Any] | int | None] = {}
-
-    def __enter__(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._before[number] = signal.signal(number, self._note)
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.asked and time.monotonic() - self._asked_at > _SAME_SIGNAL:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        if self.asked:
-            return
-        self._asked_at = time.monotonic()
-        self.asked, self.name, self.code = True, signal.Signals(number).name, 128 + number

@@ -7,8 +7,10 @@ from typing import Any
 Write = Callable[[Mapping[str, Any]], None]
 
 
-def scalar_writer(folder: Path) -> Write:
-    """A function that writes the numbers of an epoch's record; without TensorBoard it does nothing."""
+def scalar_writer(folder: Path | None) -> Write:
+    """A function that writes the numbers of an epoch's record; without TensorBoard, or a folder, it does nothing."""
+    if folder is None:
+        return lambda record: None
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
