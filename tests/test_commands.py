@@ -8,6 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
+from repopt.cli import main
+
 QUICK = ["--epochs", "2", "--warmup-epochs", "1", "--batch-size", "32", "--quiet", "--device", "cpu"]
 
 
@@ -87,6 +89,25 @@ def test_the_demo_tells_the_whole_story(tmp_path):
 
 def test_what_ships_is_listed(tmp_path):
     assert "repopt_vgg_b1" in repopt("list", "--scales", cwd=tmp_path).stdout.splitlines()
+
+
+def test_the_commands_in_this_process(tmp_path, capsys, monkeypatch):
+    """The same functions, where their lines are counted."""
+    monkeypatch.chdir(tmp_path)
+    tiny = ["--data", "fake:64,4,32", "--epochs", "1", "--warmup-epochs", "0", "--batch-size", "32", "--device", "cpu"]
+    for words in (
+        ["search", *tiny, "--out", "s.safetensors"],
+        ["train", *tiny, "--scales", "s.safetensors", "--out", "run", "--strides", "2", "2", "1", "2", "1"],
+        ["eval", "run", "--device", "cpu"],
+        ["report", "s", "run"],
+    ):
+        with pytest.raises(SystemExit) as done:
+            main(words)
+        assert done.value.code == 0, capsys.readouterr().err
+    printed = capsys.readouterr().out
+    assert "scales: s.safetensors" in printed
+    assert "accuracy" in printed
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["options"]["strides"] == [2, 2, 1, 2, 1]
 
 
 def other_scales(path):

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from repopt.bench.training import measure_training
+from repopt.cli import main
 from repopt.train.recipe import Recipe
 
 CPU = torch.device("cpu")
@@ -21,3 +22,14 @@ def test_methods_are_compared_with_the_first():
 def test_no_steps_are_no_measurement():
     with pytest.raises(ValueError, match="steps must be at least 1, not 0"):
         measure_training("repopt_vgg_nano", ("sgd",), RECIPE, size=32, classes=4, steps=0, device=CPU)
+
+
+def test_the_command_prints_a_table_and_keeps_the_figures(tmp_path, capsys):
+    words = "bench train --models repopt_vgg_nano --methods sgd repopt --batch-size 8 --size 32 --classes 4 --steps 1"
+    with pytest.raises(SystemExit) as done:
+        main([*words.split(), "--precision", "fp32", "--device", "cpu", "--out", str(tmp_path / "train.csv")])
+    assert done.value.code == 0
+    assert "repopt_vgg_nano: repopt" in capsys.readouterr().out
+    rows = (tmp_path / "train.csv").read_text().splitlines()
+    assert len(rows) == 3
+    assert "hardware" in rows[0]

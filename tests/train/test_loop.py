@@ -8,15 +8,18 @@ import signal
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import nn
 
 from repopt.data import load_data
 from repopt.surgery import merge
+from repopt.train.folder import RunFolder
 from repopt.train.launch import Job, build, evaluate_run, load_run, train_run
 from repopt.train.loop import Run
 from repopt.train.methods import METHODS
 from repopt.train.recipe import demo
 from repopt.train.schedule import lr_at
+from repopt.train.signals import StoppedError
 from repopt.train.step import TrainStep
 from train.program import TINY, finished, metrics
 from train.program import run as program
@@ -191,3 +194,38 @@ def test_a_batch_that_parts_and_processes_cannot_share_is_a_sentence():
 def test_a_graph_on_a_cpu_is_a_sentence():
     with pytest.raises(ValueError, match="leave --graph out"):
         started(graph=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_in_the_middle_of_an_epoch_loses_nothing(tmp_path, number):
+    """In this process: a run that is stopped at its third step and resumed ends with the bits of one that was not."""
+    job = Job(method="search", model="repopt_vgg_nano", data="fake:128,4,16", recipe=BASE)
+    train_run(job, tmp_path / "whole", device="cpu", quiet=True)
+    data = load_data(job.data)
+    subject = build(job, data, CPU)
+    calls = []
+    subject.model.register_forward_pre_hook(
+        lambda module, args: calls.append(1) or (len(calls) == 3 and signal.raise_signal(number)) or None
+    )
+    folder = RunFolder(tmp_path / "stopped")
+    folder.write("recipe.json", dataclasses.asdict(job.recipe))
+    with pytest.raises(StoppedError, match=f"stopped by {number.name} after step 3 of epoch 1") as stopped:
+        Run(subject, data, job.recipe, folder, device=CPU, quiet=True).fit()
+    assert stopped.value.code == 128 + number
+    resumed = Run(build(job, data, CPU), data, job.recipe, folder, device=CPU, quiet=True)
+    assert resumed.resume()
+    assert resumed.position.step == 3
+    resumed.fit()
+    folder.close()
+    merged = merge(resumed.subject.model).state_dict()
+    for name, weight in load_file(tmp_path / "whole" / "model.safetensors").items():
+        assert torch.equal(merged[name], weight), name
+    assert [record["epoch"] for record in folder.lines("metrics.jsonl")] == [1, 2]
+
+
+def test_a_loss_that_is_not_finite_names_step_and_learning_rate(tmp_path):
+    job = Job(method="sgd", model="repopt_vgg_nano", data="fake:128,4,16", recipe=dataclasses.replace(BASE, lr=1e12))
+    with pytest.raises(
+        RuntimeError, match=r"not finite .* step \d of epoch 1, where the learning rate was .*: the last good"
+    ):
+        train_run(job, tmp_path / "run", device="cpu", quiet=True)

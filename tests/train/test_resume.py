@@ -56,7 +56,7 @@ def killed_and_resumed(way, out, kills, seed):
         return torn
 
 
-@pytest.mark.parametrize("way", ["search", "repopt-sgd", "repopt-adamw"])
+@pytest.mark.parametrize("way", [pytest.param("repopt-sgd", marks=pytest.mark.slow), "search", "repopt-adamw"])
 def test_killed_twice_and_resumed_the_run_ends_with_the_same_bits(way, wholes, tmp_path):
     whole = wholes(way)
     killed_and_resumed(way, tmp_path / "killed", kills=2, seed=way)
@@ -77,7 +77,9 @@ def test_killed_at_five_random_moments_and_resumed_each_time_the_run_ends_with_t
     assert metrics(tmp_path / "killed") == metrics(whole)
 
 
-@pytest.mark.parametrize("way", ["search", "repopt-adamw", pytest.param("csla", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "way", ["repopt-adamw", *(pytest.param(way, marks=pytest.mark.slow) for way in ("search", "csla"))]
+)
 def test_killed_while_a_checkpoint_is_written_the_run_ends_with_the_same_bits(way, wholes, tmp_path):
     """The file is looked for, not waited for by the clock: the kill falls between its first byte and its name."""
     whole = wholes(way)

@@ -34,7 +34,9 @@ def whole(tmp_path_factory):
     return finished(*SGD, *LONG, "--quiet", out=tmp_path_factory.mktemp("whole") / "run")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
+)
 def test_a_signal_leaves_a_checkpoint_in_the_middle_of_an_epoch_and_the_run_goes_on_from_there(
     number, code, whole, tmp_path
 ):

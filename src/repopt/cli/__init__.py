@@ -54,8 +54,8 @@ COMMANDS: dict[str, Command] = {
 }
 GROUPS: dict[str, dict[str, Command]] = {"bench": {"step": bench_step, "train": bench_train}}
 
-# the recipe of a command where none is named
-_RECIPES = {"search": "search", "train": "imagenet"}
+# the recipe of a command where none is named: for digits, for images held on the device, for folders
+_RECIPES = {"search": ("demo", "search", "search"), "train": ("demo", "small", "imagenet")}
 
 
 def main(args: list[str] | None = None) -> None:
@@ -95,8 +95,8 @@ def _base_recipe(given: list[str]) -> Recipe:
     """The recipe whose fields are the defaults of the flags: it must be known before these are parsed."""
     name = _value(given, "--recipe") or "auto"
     if name == "auto":
-        digits = (_value(given, "--data") or "digits") == "digits"
-        name = "demo" if digits else _RECIPES[given[0]]
+        kind = (_value(given, "--data") or "digits").partition(":")[0]
+        name = _RECIPES[given[0]][{"digits": 0, "folder": 2}.get(kind, 1)]
     return load_recipe(name)
 
 

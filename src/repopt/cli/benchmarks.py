@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -123,9 +124,11 @@ def _print_train_table(records: list[dict[str, Any]]) -> None:
     table = Table(
         title=f"Training at {first['size']}, batch {first['batch_size']}, {first['precision']}, on {first['hardware']}",
         title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
     )
     table.add_column("model: method")
-    for column in ("images/s", "ratio", "peak GB", "compile s", "parameters"):
+    for column in ("images/s", "ratio", "peak GB", "compile s", "parameters, M"):
         table.add_column(column, justify="right")
     for record in records:
         peak = record["peak_bytes"]
@@ -135,7 +138,7 @@ def _print_train_table(records: list[dict[str, Any]]) -> None:
             f"{record['ratio']:.2f}",
             "" if peak is None else f"{peak / 1e9:.2f}",
             f"{record['compile_seconds']:.1f}",
-            f"{record['parameters']:,}",
+            f"{record['parameters'] / 1e6:.1f}",
         )
     Console().print(table)
 

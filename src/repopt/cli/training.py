@@ -104,7 +104,8 @@ def train(
         device: auto takes CUDA where there is one.
         resume: go on with the run in the folder, with its own settings.
         quiet: show no progress.
-        recipe: auto (demo for digits, else imagenet), a name, or a .toml file; every flag below is one of its fields.
+        recipe: auto (demo for digits, imagenet for folders, else small), a name, or a .toml file; every flag below is
+            one of its fields.
         fields: the recipe's fields.
     """
     job = Job(

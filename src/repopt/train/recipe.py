@@ -173,6 +173,11 @@ def imagenet() -> Recipe:
     return Recipe(size=224, resized_crop=(0.08, 1.0), randaugment=(2, 15))
 
 
+def small() -> Recipe:
+    """The paper's training for small images that are held on the device: flip and crop instead of RandAugment."""
+    return Recipe(crop_padding=4)
+
+
 def search() -> Recipe:
     """Hyper-Search on CIFAR-100 as the authors' released code does it (variant b)."""
     return Recipe(epochs=240, label_smoothing=0.0, crop_padding=4, eval_every=20)
@@ -223,6 +228,7 @@ def demo() -> Recipe:
 
 RECIPES: Mapping[str, Callable[[], Recipe]] = {
     "imagenet": imagenet,
+    "small": small,
     "search": search,
     "search-clipped": search_clipped,
     "search-paper": search_paper,
