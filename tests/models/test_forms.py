@@ -58,7 +58,11 @@ FORMS = {
 }
 
 
-@pytest.fixture(params=FORMS)
+# the rest of the nets that take long to capture is for `make test-all`
+SLOW = {"ghost", "ghost, csla", "ghost, deploy", "ghost, backbone", "repghost"}
+
+
+@pytest.fixture(params=[pytest.param(form, marks=pytest.mark.slow if form in SLOW else ()) for form in FORMS])
 def model(request):
     return FORMS[request.param]().eval()
 
