@@ -173,6 +173,8 @@ def _scale(value: Tensor | float, key: str) -> Tensor:
 
 
 def _find(name_or_path: str | Path) -> Path:
+    if not isinstance(name_or_path, str | Path):
+        raise TypeError(f"Scales.load takes a name or a file, not a {type(name_or_path).__name__}")
     path = Path(name_or_path)
     if path.suffix in {".safetensors", ".pth", ".pt"}:
         if not path.is_file():

@@ -106,6 +106,8 @@ def load_data(
 
 
 def _read(source: str, *, size: int | None, limit: int | None, cache: Path | None, broken: Broken) -> Parts:
+    if not isinstance(source, str):
+        raise TypeError(f"load_data takes the name of a data set, such as 'digits', not a {type(source).__name__}")
     kind, _, rest = source.partition(":")
     if kind not in _SOURCES:
         near = difflib.get_close_matches(kind, _SOURCES, n=1)

@@ -57,7 +57,7 @@ class Job:
 
 
 def train_run(
-    job: Job, out: Path, *, resume: bool = False, device: str = "auto", quiet: bool = False
+    job: Job, out: str | Path, *, resume: bool = False, device: str = "auto", quiet: bool = False
 ) -> dict[str, Any]:
     """Trains a job in a run folder, and returns its summary.
 
@@ -68,6 +68,7 @@ def train_run(
         device: `auto`, `cpu` or `cuda`.
         quiet: show no progress.
     """
+    out = Path(out)
     with joined(device) as (world, chosen):
         folders: list[RunFolder] = []
 
@@ -137,8 +138,9 @@ class Trained:
     config: dict[str, Any]
 
 
-def load_run(folder: Path) -> Trained:
+def load_run(folder: str | Path) -> Trained:
     """The model of a finished run."""
+    folder = Path(folder)
     if not (folder / "model.safetensors").exists():
         state = "is not finished" if (folder / "recipe.json").exists() else "is no run"
         raise ValueError(f"{str(folder)!r} {state}: it holds no model.safetensors")
@@ -149,7 +151,12 @@ def load_run(folder: Path) -> Trained:
 
 
 def evaluate_run(
-    folder: Path, data: str | None = None, *, sizes: Sequence[int] = (), device: str = "auto", limit: int | None = None
+    folder: str | Path,
+    data: str | None = None,
+    *,
+    sizes: Sequence[int] = (),
+    device: str = "auto",
+    limit: int | None = None,
 ) -> dict[int, Score]:
     """Evaluates a finished run, at one or several sizes of the images.
 
@@ -160,6 +167,7 @@ def evaluate_run(
         device: `auto`, `cpu` or `cuda`.
         limit: keep that many images.
     """
+    folder = Path(folder)
     trained = load_run(folder)
     recipe = with_fields(Recipe(), json.loads((folder / "recipe.json").read_text()), str(folder / "recipe.json"))
     source = data or json.loads((folder / "run.json").read_text())["data"]
