@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from types import EllipsisType
 
+import torch
 from torch import Tensor
 
 from repopt.operators import Operator, spell
@@ -118,6 +119,11 @@ class Placement:
         groups, rows = self.operator.groups, self.operator.out_channels // self.groups
         rest = kernel.shape[1:] or (1,) * (1 + self.operator.dims)
         return kernel.view(groups, self.groups // groups, rows, *rest)
+
+    def spread(self, folded: Tensor) -> Tensor:
+        """A kernel in the shape of `view`, as the operator's kernel has it at the branch's taps, zeros in between."""
+        diagonal = torch.diag_embed(folded.movedim(1, -1), 0, 1, 3)
+        return diagonal.reshape(self.operator.out_channels, -1, *self.kernel_size)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,11 +44,14 @@ def equivalent_kernel(
             continue
         if weight is None:
             weight = kernel.new_zeros(block.operator.kernel_shape) if out is None else out.zero_()
-        entries, own = placement.view(weight), placement.fold(kernel)
-        if scale is None:
-            entries.add_(own)
+        own = placement.fold(kernel)
+        factor = None if scale is None else scale.to(kernel) if scale.ndim == 0 else placement.fold(scale.to(kernel))
+        if out is None and not placement.fills_groups:  # a compiler makes one kernel of it all, diagonal and cast too
+            weight[placement.taps].add_(placement.spread(own if factor is None else own * factor))
+        elif factor is None:
+            placement.view(weight).add_(own)
         else:
-            entries.addcmul_(own, scale.to(kernel) if scale.ndim == 0 else placement.fold(scale.to(kernel)))
+            placement.view(weight).addcmul_(own, factor)
     assert weight is not None
     return weight
 

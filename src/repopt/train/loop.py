@@ -174,9 +174,9 @@ class Run:
             self.step.totals.values.copy_(own["totals"])
             set_random_state(own["random"], self.device)
             return
-        losses, hits, counted, bad = torch.stack([rank["totals"] for rank in ranks]).mean(0)
+        losses, hits, counted, good = torch.stack([rank["totals"] for rank in ranks]).mean(0)
         hits = hits * len(ranks) / self.world.size
-        self.step.totals.values.copy_(torch.stack([losses, hits, counted, bad]))
+        self.step.totals.values.copy_(torch.stack([losses, hits, counted, good]))
 
     def fit(self) -> dict[str, Any]:
         """Trains to the end of the recipe, and says what came out."""

@@ -85,7 +85,8 @@ def make_optimizer(subject: Subject, recipe: Recipe, lr: Any, *, device: torch.d
     if kind is torch.optim.SGD:
         options |= {"momentum": recipe.momentum, "nesterov": recipe.nesterov and recipe.momentum > 0}
     if kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad):
-        options["fused"] = True
+        # torch's fused SGD starts its momentum from memory as it is where GradScaler skips the first step
+        options["fused"] = kind is not torch.optim.SGD or recipe.precision != "fp16"
     if graph and kind is not torch.optim.SGD:
         options["capturable"] = True
     optimizer: Optimizer = kind(groups, **options)

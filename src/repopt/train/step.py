@@ -30,18 +30,21 @@ class Totals:
     """What the steps of an epoch add up, on the device."""
 
     def __init__(self, device: torch.device) -> None:
-        self.values = torch.zeros(4, dtype=torch.float64, device=device)  # losses, hits, steps, first step gone wrong
+        self.values = torch.zeros(
+            4, dtype=torch.float64, device=device
+        )  # losses, hits, steps, steps until one went bad
 
     def add_(self, loss: Tensor, hits: Tensor) -> None:
-        losses, all_hits, steps, bad = self.values.unbind()
-        steps += 1
-        bad.copy_(torch.where((bad == 0) & ~loss.isfinite(), steps, bad))
+        losses, all_hits, steps, good = self.values.unbind()
         losses += loss
         all_hits += hits
+        steps += 1
+        good += losses - losses == 0  # from a loss on that is not finite, the sum is not finite either
 
     def first_bad_step(self) -> int | None:
         """The first step, counted from 1, whose loss was not finite; waits for the device."""
-        return int(self.values[3].item()) or None
+        _, _, steps, good = self.values.tolist()
+        return None if good == steps else int(good) + 1
 
 
 class TrainStep:
@@ -117,13 +120,13 @@ class TrainStep:
     def _step(self, x: Tensor, y: Tensor, mix: Tensor | None = None) -> None:
         parts = self._recipe.accumulate
         self._optimizer.zero_grad(set_to_none=True)
-        loss, hits = torch.zeros((), device=self._device), torch.zeros((), device=self._device)
+        loss = hits = None
         for number, (images, labels) in enumerate(zip(x.chunk(parts), y.chunk(parts), strict=True), start=1):
             with self._without_reduction(last=number == parts):
                 logits, part = self._loss(images, labels, mix)
                 self.scaler.scale(part / parts).backward()  # type: ignore[no-untyped-call]
-            loss += part.detach() / parts
-            hits += (logits.detach().argmax(1) == labels).sum()
+            found = part.detach() / parts, (logits.detach().argmax(1) == labels).sum()
+            loss, hits = found if loss is None or hits is None else (loss + found[0], hits + found[1])
         if self._recipe.clip is not None:
             self.scaler.unscale_(self._optimizer)
             self._clip()
