@@ -6,6 +6,7 @@ then: a step never waits for the host.
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import reduce
 from typing import Any
 
 import torch
@@ -120,19 +121,19 @@ class TrainStep:
     def _step(self, x: Tensor, y: Tensor, mix: Tensor | None = None) -> None:
         parts = self._recipe.accumulate
         self._optimizer.zero_grad(set_to_none=True)
-        loss = hits = None
+        losses, hits = [], []
         for number, (images, labels) in enumerate(zip(x.chunk(parts), y.chunk(parts), strict=True), start=1):
             with self._without_reduction(last=number == parts):
                 logits, part = self._loss(images, labels, mix)
                 self.scaler.scale(part / parts).backward()  # type: ignore[no-untyped-call]
-            found = part.detach() / parts, (logits.detach().argmax(1) == labels).sum()
-            loss, hits = found if loss is None or hits is None else (loss + found[0], hits + found[1])
+            losses.append(part.detach() / parts)
+            hits.append((logits.detach().argmax(1) == labels).sum())
         if self._recipe.clip is not None:
             self.scaler.unscale_(self._optimizer)
             self._clip()
         self.scaler.step(self._optimizer)
         self.scaler.update()
-        self.totals.add_(loss, hits)
+        self.totals.add_(reduce(torch.add, losses), reduce(torch.add, hits))
 
     def _loss(self, x: Tensor, y: Tensor, mix: Tensor | None) -> tuple[Tensor, Tensor]:
         smoothing = self._recipe.label_smoothing
