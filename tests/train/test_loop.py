@@ -13,8 +13,9 @@ from torch import nn
 
 from repopt.data import load_data
 from repopt.surgery import merge
+from repopt.train.finished import evaluate_run, load_run
 from repopt.train.folder import RunFolder
-from repopt.train.launch import Job, build, evaluate_run, load_run, train_run
+from repopt.train.launch import Job, build, train_run
 from repopt.train.loop import Run
 from repopt.train.methods import METHODS
 from repopt.train.recipe import demo

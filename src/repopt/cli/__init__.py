@@ -10,9 +10,12 @@ from rich.console import Console
 from rich.markup import escape
 
 import repopt
+from repopt.cli.analyses import analyze_kernels, analyze_scales, analyze_variance
 from repopt.cli.benchmarks import bench_step, bench_train
+from repopt.cli.exporting import export
 from repopt.cli.output import print_json
 from repopt.cli.proofs import verify
+from repopt.cli.quantizing import quantize
 from repopt.cli.story import tell
 from repopt.cli.training import evaluate, report, search, train
 from repopt.scales import shipped
@@ -42,17 +45,28 @@ def bench() -> int:
     raise AssertionError("a group is never called")
 
 
+def analyze() -> int:
+    """Look as the paper's appendices do: `repopt analyze kernels`, `variance` and `scales`."""
+    raise AssertionError("a group is never called")
+
+
 COMMANDS: dict[str, Command] = {
     "demo": tell,
     "search": search,
     "train": train,
     "eval": evaluate,
+    "quantize": quantize,
+    "export": export,
     "report": report,
     "verify": verify,
     "bench": bench,
+    "analyze": analyze,
     "list": list_models,
 }
-GROUPS: dict[str, dict[str, Command]] = {"bench": {"step": bench_step, "train": bench_train}}
+GROUPS: dict[str, dict[str, Command]] = {
+    "bench": {"step": bench_step, "train": bench_train},
+    "analyze": {"kernels": analyze_kernels, "variance": analyze_variance, "scales": analyze_scales},
+}
 
 # the recipe of a command where none is named: for digits, for images held on the device, for folders
 _RECIPES = {"search": ("demo", "search", "search"), "train": ("demo", "small", "imagenet")}

@@ -9,7 +9,8 @@ from rich.table import Table
 
 from repopt.cli.output import Device, print_json
 from repopt.train.distributed import is_first_process
-from repopt.train.launch import Job, evaluate_run, train_run
+from repopt.train.finished import evaluate_run
+from repopt.train.launch import Job, train_run
 from repopt.train.methods import Method
 from repopt.train.recipe import Recipe
 

@@ -4,6 +4,7 @@ import difflib
 import inspect
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -13,6 +14,7 @@ from repopt.models.features import FeatureMaps
 from repopt.models.folding import deploy
 from repopt.models.ghost import GHOST_WIDTHS, RepGhostNet, RepOptGhostNet
 from repopt.models.repvgg import QARepVGG, RepVGG, plain_from_repvgg
+from repopt.models.saved import read_saved
 from repopt.models.staged import StagedNet
 from repopt.models.vgg import VGG, VGG_SPECS, RepOptVGG, VGGSpec
 
@@ -94,23 +96,39 @@ def list_models() -> list[str]:
 
 
 def create_model(
-    name: str, *, features_only: bool = False, out_indices: Sequence[int] | int | None = None, **options: Any
+    name: str | Path, *, features_only: bool = False, out_indices: Sequence[int] | int | None = None, **options: Any
 ) -> nn.Module:
-    """Builds a model by name.
+    """Builds a model by name, or loads one from the folder of a finished run or of `repopt export`.
+
+    Like any new module it is in train mode.
 
     Args:
-        name: one of `list_models()`.
+        name: one of `list_models()`, or a folder with config.json and model.safetensors; a `Path` is always a folder.
         features_only: the model as a backbone that returns its maps (`feature_info` has their channels and reductions).
         out_indices: which maps, all unless given.
         options: the model's own, such as `num_classes`, and for a VGG other `depths`, `widths` and `stem`, for a
-            GhostNet another `width` than the name's.
+            GhostNet another `width` than the name's. On top of a folder's own, where its weights still fit.
 
     Example:
         >>> model = create_model("repopt_vgg_b1", num_classes=10)
     """
-    if not isinstance(name, str) or name not in _MAKERS:
-        near = difflib.get_close_matches(str(name).lower(), list_models()) or ["repopt_vgg_b1", "... (repopt list)"]
-        raise ValueError(f"there is no model {name!r}; there is {', '.join(near)}")
+    if isinstance(name, str) and (name in _MAKERS or not name or not Path(name).is_dir()):
+        return _named(name, features_only, out_indices, options)
+    if not isinstance(name, str | Path):
+        raise ValueError(f"there is no model {name!r}: give a name of list_models(), or a folder")
+    saved = read_saved(Path(name))
+    model = _named(saved.model, features_only, out_indices, {**saved.options, **options})
+    load_checkpoint(model, saved.weights)
+    return model
+
+
+def _named(
+    name: str, features_only: bool, out_indices: Sequence[int] | int | None, options: dict[str, Any]
+) -> nn.Module:
+    if name not in _MAKERS:
+        near = difflib.get_close_matches(name.lower(), list_models()) or ["repopt_vgg_b1", "... (repopt list)"]
+        folder = ", nor a folder of that name" if "/" in name else ""
+        raise ValueError(f"there is no model {name!r}{folder}; there is {', '.join(near)}")
     if out_indices is not None and not features_only:
         raise ValueError("out_indices says which maps a backbone returns: give features_only=True with it")
     maker = _MAKERS[name]
@@ -119,6 +137,6 @@ def create_model(
     if unknown:
         raise TypeError(f"{name} has no option {unknown[0]!r}; it has {', '.join(known)}")
     if features_only:
-        options["num_classes"] = 0
+        options = {**options, "num_classes": 0}
     net: StagedNet = maker(**options)
     return FeatureMaps(net, out_indices) if features_only else net

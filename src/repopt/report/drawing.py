@@ -8,6 +8,7 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
+from importlib import resources
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -58,19 +59,37 @@ _SETTINGS = {
 
 def new_figure(width: int = 380, height: int = 255) -> tuple["Figure", "Axes"]:
     """A figure with one pair of axes; the size counts in the units that the font's 13 does."""
+    figure, panels = new_panels(1, 1, width=width, height=height)
+    return figure, panels[0][0]
+
+
+def new_panels(
+    rows: int, columns: int, *, width: int, height: int, sharex: bool = False, sharey: bool = False
+) -> tuple["Figure", list[list["Axes"]]]:
+    """A figure with several pairs of axes.
+
+    Args:
+        rows: of panels.
+        columns: of panels.
+        width: of one panel.
+        height: of one panel.
+        sharex: the same range along the bottom of all.
+        sharey: the same range upwards in all.
+    """
     matplotlib = _matplotlib()
     from matplotlib.figure import Figure
     from matplotlib.ticker import StrMethodFormatter
 
     with matplotlib.rc_context(_SETTINGS):
-        figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
-        axes = figure.add_subplot()
-    axes.grid(axis="y", color=GRID, linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.tick_params(length=3)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    return figure, axes
+        figure = Figure(figsize=(columns * width / 72, rows * height / 72), layout="constrained")
+        panels = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey).tolist()
+    for axes in (axes for row in panels for axes in row):
+        axes.grid(axis="y", color=GRID, linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.tick_params(length=3)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    return figure, panels
 
 
 def line(axes: "Axes", points: Mapping[int, float], series: int, weight: Weight) -> None:
@@ -136,6 +155,27 @@ def to_svg(figure: "Figure", description: str) -> str:
     for colour, variable in _VARIABLES.items():
         svg = svg.replace(colour, f"var({variable})")
     return svg.replace("<svg", f'<svg role="img" aria-label="{escape(description)}"', 1)
+
+
+def key(axes: "Axes", labels: Sequence[str]) -> None:
+    """The labels of all series, in their order, above a panel: for a figure that also stands alone."""
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], color=SERIES[series % len(SERIES)], marker=MARKERS[series % len(MARKERS)][0], markersize=6)
+        for series in range(len(labels))
+    ]
+    axes.figure.legend(
+        handles, labels, loc="outside upper left", ncols=len(labels), frameon=False, labelcolor=INK, fontsize=13
+    )
+
+
+def standing_alone(svg: str) -> str:
+    """The figure for a file of its own, in the colours of the page's light mode."""
+    css = resources.files("repopt.report").joinpath("style.css").read_text(encoding="utf-8")
+    light = dict(re.findall(r"(--[\w-]+): (#\w+)", css.partition("}")[0]))
+    svg = re.sub(r"var\((--[\w-]+)\)", lambda variable: light[variable[1]], svg)
+    return svg.replace("<svg", f'<svg style="background: {light["--card"]}; font-family: sans-serif"', 1)
 
 
 def legend(labels: Sequence[str]) -> str:

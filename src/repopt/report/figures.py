@@ -2,11 +2,15 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from textwrap import shorten
+from typing import TYPE_CHECKING
 
+from repopt.analysis.searches import Means, by_depth, stage_starts
 from repopt.report.drawing import GRID, INK, SERIES, count_epochs, dot, line, log_scale, new_figure, to_svg
 from repopt.report.methods import Group, curve, mean_and_deviation, mean_curve
 from repopt.report.runs import Epoch
-from repopt.report.searched import Means, by_depth, stage_starts
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _LABEL_WIDTH = 48  # letters that fit into a figure
 _LOG_FROM = 20  # where the largest loss is so many times the smallest, the end of the curves shows on a log scale only
@@ -53,16 +57,25 @@ def final_accuracies(groups: Sequence[Group]) -> str | None:
 def scales_over_epochs(means: Mapping[str, Mapping[int, float]], name: str) -> str:
     """Appendix E's first figure: the mean of one operator's scales after each epoch, one curve a branch."""
     figure, axes = new_figure()
+    draw_over_epochs(axes, means)
+    return to_svg(figure, f"Mean of the scales of {name} over epochs, one curve a branch")
+
+
+def draw_over_epochs(axes: "Axes", means: Mapping[str, Mapping[int, float]]) -> None:
     for series, points in enumerate(means.values()):
         line(axes, points, series, "mean")
     count_epochs(axes, 0, max(epoch for points in means.values() for epoch in points))
     axes.set_ylabel("mean of the scales")
-    return to_svg(figure, f"Mean of the scales of {name} over epochs, one curve a branch")
 
 
 def scales_by_depth(means: Means, name: str) -> str:
     """Appendix E's second figure: the mean of each branch's scales by depth, broken where a stage starts."""
     figure, axes = new_figure()
+    draw_by_depth(axes, means)
+    return to_svg(figure, f"Mean of each branch's scales by depth after the last epoch of {name}")
+
+
+def draw_by_depth(axes: "Axes", means: Means) -> None:
     starts = stage_starts(means)
     for start in starts[1:]:
         axes.axvline(start - 0.5, color=GRID, linewidth=0.8, linestyle=(0, (2, 2)))
@@ -74,7 +87,6 @@ def scales_by_depth(means: Means, name: str) -> str:
     axes.set_xticks(_apart([*starts, len(means)], gap=len(means) / 20))
     axes.set_xlabel("operator, by depth (labels: where a stage starts)")
     axes.set_ylabel("mean of the scales")
-    return to_svg(figure, f"Mean of each branch's scales by depth after the last epoch of {name}")
 
 
 def _curves(groups: Sequence[Group], of: Callable[[Epoch], float | None], name: str) -> str | None:

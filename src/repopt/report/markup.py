@@ -23,8 +23,9 @@ def fields(pairs: Iterable[tuple[str, str]], columns: int = 2) -> str:
     return f'<dl class="fields{"" if columns > 1 else " single"}">{rows}</dl>'
 
 
-def figure(caption: str, svg: str) -> str:
-    return f"<figure><figcaption>{escape(caption)}</figcaption>{svg}</figure>"
+def figure(caption: str, svg: str, *, broad: bool = False) -> str:
+    kind = ' class="broad"' if broad else ""
+    return f"<figure{kind}><figcaption>{escape(caption)}</figcaption>{svg}</figure>"
 
 
 def grid(cards: Iterable[str]) -> str:

@@ -1,14 +1,13 @@
 """The page: `write_report` puts the sections about some runs into one file."""
 
 from collections.abc import Sequence
-from html import escape
-from importlib import resources
 from pathlib import Path
-from string import Template
 
 from repopt.report import sections
+from repopt.report.analyses import analysis_sections
 from repopt.report.methods import group_runs
 from repopt.report.runs import Run, read_run
+from repopt.report.template import filled_page, write_page
 from repopt.report.wording import headline, summary
 
 
@@ -30,11 +29,7 @@ def write_report(runs: Sequence[str | Path], out: str | Path, *, title: str | No
     """
     out = Path(out)
     _check(runs, out)
-    text = render([read_run(folder) for folder in runs], title)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = out.with_name(f".{out.name}.part")  # no reader sees half a page
-    unfinished.write_text(text, encoding="utf-8")
-    return unfinished.replace(out)
+    return write_page(out, render([read_run(folder) for folder in runs], title))
 
 
 def render(runs: Sequence[Run], title: str | None = None) -> str:
@@ -45,18 +40,13 @@ def render(runs: Sequence[Run], title: str | None = None) -> str:
         sections.methods_section(groups),
         sections.curves_section(groups),
         *(sections.search_section(run, len(searches) > 1) for run in searches),
+        *dict.fromkeys(part for run in runs for part in analysis_sections(run.folder)),
         sections.time_section(groups),
         sections.runs_section(groups) if len(runs) > 1 else "",
         sections.recipe_section(groups),
         sections.origin_section(groups),
     ]
-    source = resources.files("repopt.report")
-    return Template(source.joinpath("page.html").read_text(encoding="utf-8")).substitute(
-        title=escape(title or headline(groups)),
-        style=source.joinpath("style.css").read_text(encoding="utf-8"),
-        summary=escape(summary(groups)),
-        sections="\n".join(part for part in parts if part),
-    )
+    return filled_page(title or headline(groups), summary(groups), parts)
 
 
 def _check(runs: Sequence[str | Path], out: Path) -> None:

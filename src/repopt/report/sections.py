@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from html import escape
 
+from repopt.analysis.searches import over_epochs, sampled_operator
 from repopt.report import figures
 from repopt.report.drawing import SERIES, legend
 from repopt.report.markup import cell, fields, figure, grid, section, table
 from repopt.report.methods import METHODS, PER_RUN, Group, differing_fields
 from repopt.report.runs import Run
-from repopt.report.searched import PAPERS_SHARE, cost_share, over_epochs, sampled_operator
+from repopt.report.searched import PAPERS_SHARE, cost_share
 from repopt.report.wording import (
     ABSENT,
     accuracy,
@@ -73,7 +74,7 @@ def search_section(run: Run, several: bool) -> str:
     if not means:
         return ""
     operator = sampled_operator(means)
-    history = over_epochs(run, operator)
+    history = over_epochs(run.scales, operator)
     cards = [
         figure(
             f"Scales of {operator} over epochs", figures.scales_over_epochs(history, f"{operator} of {run.folder.name}")

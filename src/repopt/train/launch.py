@@ -3,30 +3,30 @@
 import copy
 import dataclasses
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import repopt.version
-from repopt.data import DataSet, EvalBatches, load_data
+from repopt.data import DataSet, load_data
 from repopt.models import create_model
 from repopt.models import load_checkpoint as load_weights
+from repopt.models.saved import tuples
 from repopt.plans import ScalesLike, plan
 from repopt.results import environment
 from repopt.scales import Scales
 from repopt.surgery import extract_scales, merge
 from repopt.train.checkpoint import NAME as CHECKPOINT
 from repopt.train.distributed import World, joined
-from repopt.train.evaluation import Score, evaluate
+from repopt.train.finished import read_json, run_recipe
 from repopt.train.folder import RunFolder, replacing
 from repopt.train.loop import Clock, Run
 from repopt.train.methods import Method, Subject, counterpart, make_subject
-from repopt.train.recipe import Recipe, with_fields
+from repopt.train.recipe import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,80 +125,9 @@ def build(job: Job, data: DataSet, device: torch.device) -> Subject:
     return make_subject(job.method, model, job.recipe, scales=job.scales, drawn=job.weights is None)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trained:
-    """A finished run's model, with what it needs to be used.
-
-    Attributes:
-        model: in eval mode.
-        config: the model's name and options, classes, mean, std and size.
-    """
-
-    model: nn.Module
-    config: dict[str, Any]
-
-
-def load_run(folder: str | Path) -> Trained:
-    """The model of a finished run."""
-    folder = Path(folder)
-    if not (folder / "model.safetensors").exists():
-        state = "is not finished" if (folder / "recipe.json").exists() else "is no run"
-        raise ValueError(f"{str(folder)!r} {state}: it holds no model.safetensors")
-    config = json.loads((folder / "config.json").read_text())
-    model = create_model(config["model"], **_tuples(config["options"]))
-    load_weights(model, load_file(folder / "model.safetensors"))
-    return Trained(model=model.eval(), config=config)
-
-
-def evaluate_run(
-    folder: str | Path,
-    data: str | None = None,
-    *,
-    sizes: Sequence[int] = (),
-    device: str = "auto",
-    limit: int | None = None,
-) -> dict[int, Score]:
-    """Evaluates a finished run, at one or several sizes of the images.
-
-    Args:
-        folder: the run.
-        data: the run's own unless given.
-        sizes: sides of the images; the run's own unless given.
-        device: `auto`, `cpu` or `cuda`.
-        limit: keep that many images.
-    """
-    folder = Path(folder)
-    trained = load_run(folder)
-    recipe = with_fields(Recipe(), json.loads((folder / "recipe.json").read_text()), str(folder / "recipe.json"))
-    source = data or json.loads((folder / "run.json").read_text())["data"]
-    found = load_data(source, size=recipe.size, limit=limit)
-    if len(found.classes) != len(trained.config["classes"]):
-        raise ValueError(
-            f"{source!r} has {len(found.classes)} classes and the run {len(trained.config['classes'])}: evaluate it on "
-            "data of its own classes"
-        )
-    with joined(device) as (world, chosen):
-        model = trained.model.to(chosen)
-        scores = {}
-        for size in sizes or (recipe.eval_size or trained.config["size"],):
-            batches = EvalBatches(
-                found.val,
-                batch_size=recipe.eval_batch,
-                size=size,
-                mean=tuple(trained.config["mean"]),
-                std=tuple(trained.config["std"]),
-                device=chosen,
-                rank=world.rank,
-                world_size=world.size,
-            )
-            scores[size] = evaluate(model, batches, recipe, device=chosen, world=world)
-    return scores
-
-
 def _recorded(job: Job, out: Path) -> Job:
     """The job that a run folder was started with."""
-    run = json.loads((out / "run.json").read_text())
-    recipe = with_fields(Recipe(), json.loads((out / "recipe.json").read_text()), str(out / "recipe.json"))
+    run, recipe = read_json(out, "run.json"), run_recipe(out)
     scales = out / "scales.safetensors"
     # without a checkpoint the run begins anew, from the weights that it was given
     weights = None if run["weights"] is None or (out / CHECKPOINT).exists() else Path(run["weights"])
@@ -209,7 +138,7 @@ def _recorded(job: Job, out: Path) -> Job:
         data=run["data"],
         limit=run["limit"],
         broken=run["broken"],
-        options=_tuples(run["options"]),
+        options=tuples(run["options"]),
         recipe=recipe,
         weights=weights,
         scales=Scales.load(scales) if scales.exists() and run["method"] != "search" else None,
@@ -291,8 +220,3 @@ def _save_weights(path: Path, model: nn.Module) -> None:
 
 def _dropout(recipe: Recipe) -> dict[str, Any]:
     return {} if recipe.dropout is None else {"dropout": recipe.dropout}
-
-
-def _tuples(options: dict[str, Any]) -> dict[str, Any]:
-    """Options as they were before JSON, which has lists only."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from repopt.data import DataSet, EvalBatches, ImageFiles, TrainBatches
@@ -130,7 +130,8 @@ class Run:
         first_lr = lr_at(recipe, 0, len(self.batches))
         lr = torch.tensor(first_lr, device=device) if self.graph else first_lr
         self.optimizer = make_optimizer(subject, recipe, lr, device=device, graph=self.graph)
-        model: nn.Module = subject.model.train()
+        model = subject.model
+        model.train()  # not chained: an exported program's returns nothing
         called = torch.compile(model) if self.compiled else model
         self.step = TrainStep(
             self.world.wrap(called, device),  # type: ignore[arg-type]

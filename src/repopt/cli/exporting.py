@@ -1,0 +1,50 @@
+"""`repopt export`: a run's model for other programs, proven to be the model before it is kept."""
+
+from pathlib import Path
+
+import tyro
+
+from repopt.export import Exported, Name, export_run
+
+
+def export(
+    run: tyro.conf.Positional[Path],
+    *,
+    format: Name = "onnx",
+    out: Path | None = None,
+    data: str | None = None,
+    images: int | None = None,
+    normalize: bool = False,
+    opset: int | None = None,
+) -> int:
+    """Export a finished run's model, checked on real images before it is kept.
+
+    Example: repopt export runs/b1 --format onnx --normalize
+
+    Args:
+        run: the run folder.
+        format: onnx-int8 takes the program that `repopt quantize` left in the run, or calibrates one; safetensors is
+            a folder that `repopt.create_model` loads.
+        out: RUN/model.onnx, RUN/model-int8.onnx, RUN/model.pt2 or the folder RUN/export unless given.
+        data: whose validation images are compared on; the run's own unless given.
+        images: how many; 72, and 1000 for onnx-int8, unless given.
+        normalize: put the normalization inside: the file then takes images from 0 to 1.
+        opset: of ONNX, 18 to 23; torch's default unless given.
+    """
+    exported = export_run(run, format, out, data=data, images=images, normalize=normalize, opset=opset)
+    print("\n".join(_lines(exported)))
+    return 0
+
+
+def _lines(exported: Exported) -> list[str]:
+    channels, height, width = exported.shape
+    agreement = exported.agreement
+    *few, most = map(str, exported.batch_sizes)
+    sizes = f"{', '.join(few)} and {most}" if few else most
+    return [
+        f"{exported.path}: {exported.bytes:,} bytes",
+        f"takes    batch x {channels} x {height} x {width} float32, {exported.input}",
+        f"checked  loaded again, on {agreement.images:,} images in batches of {sizes}",
+        f"logits   at most {agreement.difference:.1e} from the {exported.origin}'s, relative",
+        f"top-1    {agreement.top1:.2%} the same",
+    ]

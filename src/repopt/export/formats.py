@@ -1,0 +1,161 @@
+"""The formats: how each is written and loaded again, and how closely it must agree with what it was written from.
+
+| format | what it is | agreement |
+|---|---|---|
+| onnx | one file | logits |
+| onnx-int8 | one file of QuantizeLinear and DequantizeLinear | classes |
+| torch-export | a .pt2 archive | logits |
+| safetensors | a folder that `create_model` loads | logits |
+"""
+
+import json
+import math
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from repopt.models import create_model
+from repopt.models.saved import CONFIG, WEIGHTS
+from repopt.onnx_files import Agreement, onnx_runner, write_onnx
+from repopt.train.folder import UNFINISHED, replacing
+
+Name = Literal["onnx", "onnx-int8", "torch-export", "safetensors"]
+Run = Callable[[Tensor], Tensor]
+
+METADATA = "repopt.json"  # among a .pt2 archive's extra files
+
+
+class Normalized(nn.Module):
+    """A model that takes pixels from 0 to 1.
+
+    Args:
+        model: what takes normalized images.
+        mean: of each channel, on a scale from 0 to 1.
+        std: deviation of each channel, likewise.
+    """
+
+    factor: Tensor
+    summand: Tensor
+
+    def __init__(self, model: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.model, self.training = model, model.training
+        centre, spread = (torch.tensor(tuple(values), dtype=torch.float64).view(-1, 1, 1) for values in (mean, std))
+        self.register_buffer("factor", (1 / spread).float())
+        self.register_buffer("summand", (-centre / spread).float())
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.model(images * self.factor + self.summand)
+        return logits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What is written.
+
+    Attributes:
+        module: in its deploy form.
+        example: an image as it takes them, in a batch of one.
+        config: what is said of it: model, options, classes, recipe, and how images must come.
+        opset: that is asked for.
+    """
+
+    module: nn.Module
+    example: Tensor
+    config: dict[str, Any]
+    opset: int | None
+
+
+def _write_onnx(subject: Subject, path: Path) -> Run:
+    metadata = {name: value if isinstance(value, str) else json.dumps(value) for name, value in subject.config.items()}
+    write_onnx(subject.module, path, subject.example, metadata=metadata, opset=subject.opset)
+    return onnx_runner(path)
+
+
+def _write_program(subject: Subject, path: Path) -> Run:
+    two = subject.example.repeat(2, 1, 1, 1)  # a batch of one would be taken for a constant
+    program = torch.export.export(subject.module, (two,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    torch.export.save(program, path, extra_files={METADATA: json.dumps(subject.config)})
+    loaded: Run = torch.export.load(path).module()
+    return loaded
+
+
+def _write_weights(subject: Subject, path: Path) -> Run:
+    tensors = {name: value.contiguous() for name, value in subject.module.state_dict().items()}
+    save_file(tensors, path / WEIGHTS, metadata={"format": "pt"})
+    (path / CONFIG).write_text(json.dumps(subject.config, indent=2) + "\n")
+    return create_model(path).eval()
+
+
+@contextmanager
+def _placing_folder(path: Path) -> Iterator[Path]:
+    """A folder to write to, which becomes `path` in one move; an error within leaves nothing."""
+    unfinished = path.with_name(f"{UNFINISHED}{path.name}")
+    shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
+    unfinished.mkdir()
+    try:
+        yield unfinished
+        unfinished.rename(path)
+    except BaseException:
+        shutil.rmtree(unfinished)
+        raise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """How a format is written, and what is asked of it.
+
+    Attributes:
+        name: of the file or folder in a run.
+        write: writes it to a path, and returns what was loaded again.
+        place: gives the path to write to, and moves what is there into place.
+        needs: packages.
+        images: how many it is compared on.
+        origin: what it is compared with.
+        difference: how far an image's logits may be away at most, relative to the largest of them.
+        top1: share of the images whose class must be the same.
+    """
+
+    name: str
+    write: Callable[[Subject, Path], Run]
+    place: Callable[[Path], Any] = replacing
+    needs: tuple[str, ...] = ()
+    images: int = 72
+    origin: str = "trained model"
+    difference: float = 1e-4
+    top1: float = 0.0
+
+    def check(self, agreement: Agreement) -> None:
+        """Raises unless the agreement is close enough."""
+        if agreement.difference <= self.difference and agreement.top1 >= self.top1:
+            return
+        asked = f"at least {self.top1:.0%} of the classes" if self.top1 else f"at most {self.difference:.0e}"
+        raise RuntimeError(
+            f"the exported model does not agree with the {self.origin} and was not kept: on {agreement.images} images "
+            f"its logits are up to {agreement.difference:.1e} away and {agreement.top1:.2%} of the classes are the "
+            f"same, where {asked} is asked"
+        )
+
+
+_ONNX = ("onnx", "onnxscript", "onnxruntime")
+FORMATS: Mapping[Name, Format] = {
+    "onnx": Format(name="model.onnx", write=_write_onnx, needs=_ONNX),
+    "onnx-int8": Format(
+        name="model-int8.onnx",
+        write=_write_onnx,
+        needs=_ONNX,
+        images=1000,
+        origin="INT8 program",
+        difference=math.inf,
+        top1=0.99,
+    ),
+    "torch-export": Format(name="model.pt2", write=_write_program),
+    "safetensors": Format(name="export", write=_write_weights, place=_placing_folder),
+}

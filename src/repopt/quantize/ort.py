@@ -1,0 +1,81 @@
+"""ONNX Runtime's own static quantization, from a float ONNX file to one with QuantizeLinear and DequantizeLinear."""
+
+import logging
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from torch import Tensor, nn
+
+from repopt.models import deploy
+from repopt.onnx_files import IMAGES, need, onnx_runner, write_onnx
+from repopt.quantize.setting import Int8
+from repopt.train.folder import replacing
+
+
+def post_training_onnx(model: nn.Module, batches: Sequence[Tensor], setting: Int8, path: Path) -> None:
+    """Writes the INT8 file of a trained model's deploy form, calibrated and not trained any further.
+
+    Args:
+        model: of this package, in any form; it is left as it is.
+        batches: images as the model takes them.
+        setting: how.
+        path: the file to write, in one move.
+    """
+    need("onnx", "onnxscript", "onnxruntime")
+    from onnxruntime import quantization as ort
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    methods = {
+        "minmax": ort.CalibrationMethod.MinMax,
+        "entropy": ort.CalibrationMethod.Entropy,
+        "percentile": ort.CalibrationMethod.Percentile,
+    }
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        # it recommends a step that was taken, and prints as it goes
+        with redirect_stdout(StringIO()), TemporaryDirectory() as folder, replacing(path) as unfinished:
+            float_file, inferred = Path(folder, "float.onnx"), Path(folder, "inferred.onnx")
+            write_onnx(deploy(model).eval(), float_file, batches[0])
+            quant_pre_process(str(float_file), str(inferred))
+            ort.quantize_static(
+                str(inferred),
+                str(unfinished),
+                _reader(batches),
+                quant_format=ort.QuantFormat.QDQ,
+                per_channel=setting.weights == "channel",
+                activation_type=ort.QuantType.QUInt8,
+                weight_type=ort.QuantType.QInt8,
+                calibrate_method=methods[setting.chosen],
+            )
+    finally:
+        logging.disable(before)
+
+
+class OnnxModel(nn.Module):
+    """An ONNX file as a module, so that what evaluates a model evaluates it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._run = onnx_runner(path)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._run(x)
+
+
+def _reader(batches: Sequence[Tensor]) -> Any:
+    from onnxruntime.quantization import CalibrationDataReader
+
+    class Batches(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self._left = iter(batches)
+
+        def get_next(self) -> dict[str, Any] | None:
+            batch = next(self._left, None)
+            return None if batch is None else {IMAGES: batch.numpy()}
+
+    return Batches()

@@ -1,0 +1,181 @@
+"""torchao's quantization of an exported program: capture, prepare, measure, convert.
+
+    x_q  =  clamp(round(x / s) + z, q_min, q_max)
+
+A prepared program holds a fake quantization in front of every weight and input that will be INT8. It starts switched
+off and measures; switched on, it computes what the INT8 program will. So one prepared program serves calibration, each
+layer on its own (`sensitivity`), and, in train mode, quantization-aware training (`qat`). A converted program has the
+integer weights; torch.compile makes INT8 kernels of it (`timing`).
+"""
+
+import copy
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule
+
+from repopt.models import deploy
+from repopt.quantize.setting import Int8
+from repopt.train.folder import replacing
+
+_EPS = 2**-12  # the least scale, as torchao's own default for x86 has it
+
+
+def post_training(model: nn.Module, batches: Sequence[Tensor], setting: Int8) -> GraphModule:
+    """The INT8 program of a trained model's deploy form, calibrated and not trained any further.
+
+    Args:
+        model: of this package, in any form; it is left as it is.
+        batches: images as the model takes them.
+        setting: how.
+    """
+    return calibrated(deploy(model), batches, setting)
+
+
+def calibrated(model: nn.Module, batches: Sequence[Tensor], setting: Int8) -> GraphModule:
+    """The INT8 program of a model in the form that it is given in."""
+    if not batches or not len(batches[0]):
+        raise ValueError("calibration needs at least one image, and there is none")
+    prepared = prepare(copy.deepcopy(model), batches[0], setting)
+    calibrate_(prepared, batches)
+    return convert(prepared)
+
+
+def prepare(model: nn.Module, example: Tensor, setting: Int8, *, training: bool = False) -> GraphModule:
+    """A program with fake quantizations, in train mode where it is to be trained."""
+    with quiet_torchao():
+        from torchao.quantization.pt2e import allow_exported_model_train_eval
+        from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e, prepare_qat_pt2e
+
+        captured = _exported(model.train(training), example).module(check_guards=False)
+        insert = prepare_qat_pt2e if training else prepare_pt2e
+        prepared: GraphModule = insert(captured, _quantizer(setting, training=training))
+        allow_exported_model_train_eval(prepared)
+    if not fake_quantizations(prepared):
+        raise RuntimeError(
+            "torchao found nothing to quantize in this model: use the versions of torch and torchao that repopt is "
+            "tested with (constraints.txt)"
+        )
+    if not training:
+        switch_(prepared, measure=True, quantize=False)
+    return prepared
+
+
+@torch.no_grad()
+def calibrate_(prepared: GraphModule, batches: Sequence[Tensor]) -> None:
+    """Measures the activations on these images; from then on the program quantizes."""
+    switch_(prepared, measure=True, quantize=False)
+    device = next(prepared.parameters()).device
+    for batch in batches:
+        prepared(batch.to(device))
+    switch_(prepared, measure=False, quantize=True)
+
+
+def convert(prepared: GraphModule) -> GraphModule:
+    """The program with integer weights; the prepared one is used up."""
+    with quiet_torchao():
+        from torchao.quantization.pt2e import allow_exported_model_train_eval
+        from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
+
+        prepared.eval()  # which returns nothing in an exported program
+        converted: GraphModule = convert_pt2e(prepared)
+        allow_exported_model_train_eval(converted)
+    used = {str(node.target) for node in converted.graph.nodes if node.op == "get_attr"}
+    for name in [name for name, _ in converted.named_parameters() if name not in used]:  # the weights before rounding
+        module, _, own = name.rpartition(".")
+        delattr(converted.get_submodule(module), own)
+    return converted
+
+
+def save_program(program: GraphModule, path: Path, example: Tensor) -> None:
+    """Writes an INT8 program as one .pt2 file, in one move; its batch stays dynamic."""
+    with quiet_torchao(), replacing(path) as unfinished:
+        torch.export.save(_exported(program, example), unfinished)
+
+
+def load_program(path: Path) -> GraphModule:
+    """An INT8 program from its file; torch.compile with inductor's freezing makes it fast."""
+    with quiet_torchao():
+        import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer  # noqa: F401  its operators
+
+        program: GraphModule = torch.export.load(path).module()
+    return program
+
+
+def fake_quantizations(prepared: GraphModule) -> list[Any]:
+    """The modules that measure and quantize."""
+    from torchao.quantization.pt2e import FakeQuantizeBase
+
+    return [module for module in prepared.modules() if isinstance(module, FakeQuantizeBase)]
+
+
+def switch_(prepared: GraphModule, *, measure: bool, quantize: bool) -> None:
+    """Lets every fake quantization measure, quantize, both or neither."""
+    for fake in fake_quantizations(prepared):
+        fake.enable_observer(measure)
+        fake.enable_fake_quant(quantize)
+
+
+@contextmanager
+def quiet_torchao() -> Iterator[None]:
+    """Keeps torchao from speaking of libraries that it does not need here, and of itself.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        import torchao  # noqa: F401
+
+        yield
+    except ModuleNotFoundError as error:
+        raise ImportError(f"INT8 needs {error.name}, which is not installed: pip install 'repopt[int8]'") from error
+    finally:
+        logging.disable(before)
+
+
+def _exported(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
+    device = next(model.parameters()).device
+    two = example[:1].repeat(2, 1, 1, 1).to(device)  # a batch of one would be taken for a constant
+    # strict, as older torch without it does not say which layer an operator is from, and torchao finds no layer then
+    return torch.export.export(model, (two,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=True)
+
+
+def _quantizer(setting: Int8, *, training: bool) -> Any:
+    from torchao.quantization import pt2e
+    from torchao.quantization.pt2e.quantizer import QuantizationConfig, QuantizationSpec
+    from torchao.quantization.pt2e.quantizer.x86_inductor_quantizer import X86InductorQuantizer
+
+    channel = setting.weights == "channel"
+    if training:
+        fake: Any = pt2e.FusedMovingAvgObsFakeQuantize
+        activation = pt2e.MovingAverageMinMaxObserver
+        weight = pt2e.MovingAveragePerChannelMinMaxObserver if channel else pt2e.MovingAverageMinMaxObserver
+    else:
+        fake = pt2e.FakeQuantize
+        activation = {"histogram": pt2e.HistogramObserver, "minmax": pt2e.MinMaxObserver}[setting.chosen]
+        weight = pt2e.PerChannelMinMaxObserver if channel else pt2e.MinMaxObserver
+    activations = QuantizationSpec(
+        dtype=torch.uint8,
+        quant_min=0,
+        quant_max=255,
+        qscheme=torch.per_tensor_affine,
+        observer_or_fake_quant_ctr=fake.with_args(observer=activation, eps=_EPS),
+    )
+    weights = QuantizationSpec(
+        dtype=torch.int8,
+        quant_min=-128,
+        quant_max=127,
+        qscheme=torch.per_channel_symmetric if channel else torch.per_tensor_symmetric,
+        ch_axis=0 if channel else None,
+        observer_or_fake_quant_ctr=fake.with_args(observer=weight, eps=_EPS),
+    )
+    quantizer = X86InductorQuantizer()
+    quantizer.set_global(QuantizationConfig(activations, activations, weights, None, training))
+    return quantizer

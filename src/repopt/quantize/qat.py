@@ -1,0 +1,79 @@
+"""Quantization-aware training: the run's own recipe, short and slow, with the rounding of INT8 in the forward pass.
+
+Fake quantizations round in the forward pass and let gradients through. Batch norms are folded into the weights before
+these are rounded, and go on measuring. A converted RepVGG has no norms any more: it is trained as it is, kernels and
+biases, which is all that can be done with it, or from the plain model that `plain_from_repvgg` makes of it.
+"""
+
+import copy
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import GraphModule
+
+from repopt.data import DataSet
+from repopt.quantize.pt2e import convert, prepare
+from repopt.quantize.setting import Int8
+from repopt.train.folder import RunFolder
+from repopt.train.loop import Run
+from repopt.train.methods import Subject
+from repopt.train.recipe import Recipe
+
+_SLOWER = 0.01  # of the run's own learning rate
+EPOCHS = 10  # the paper's
+
+
+def qat_recipe(trained_by: Recipe, *, epochs: int = EPOCHS, lr: float | None = None) -> Recipe:
+    """The recipe of a fine-tuning: data, loss and decay of the run; a hundredth of its learning rate, no warm-up."""
+    return dataclasses.replace(
+        trained_by,
+        epochs=epochs,
+        lr=_SLOWER * trained_by.lr if lr is None else lr,
+        optimizer="SGD",
+        warmup_epochs=0,
+        mixup=0.0,
+        ema=0.0,
+        clip=None,
+        precision="fp32",
+        channels_last=False,
+        compile=False,
+        graph=False,
+    )
+
+
+def quantization_aware(
+    model: nn.Module,
+    data: DataSet,
+    recipe: Recipe,
+    setting: Int8,
+    out: Path,
+    *,
+    device: torch.device,
+    quiet: bool = False,
+) -> tuple[GraphModule, dict[str, Any]]:
+    """Trains with the rounding in place, and returns the INT8 program, on the CPU, with the run's summary.
+
+    Args:
+        model: with its norms, or a deploy form; it is left as it is.
+        data: to train and evaluate on.
+        recipe: how, as `qat_recipe` gives it.
+        setting: of INT8; activations are measured by moving averages whatever its calibrator.
+        out: a run folder for the metrics and checkpoints.
+        device: where.
+        quiet: show no progress.
+    """
+    size = recipe.size or data.size
+    example = torch.zeros(2, data.channels, size, size)
+    prepared = prepare(copy.deepcopy(model).to(device), example, setting, training=True)
+    folder = RunFolder(out)
+    try:
+        folder.write("run.json", {"method": "qat", "setting": dataclasses.asdict(setting), "data": data.name})
+        folder.write("recipe.json", dataclasses.asdict(recipe))
+        run = Run(Subject(method="sgd", model=prepared), data, recipe, folder, device=device, quiet=quiet)
+        summary = run.fit()
+    finally:
+        folder.close()
+    return convert(prepared.cpu()), summary

@@ -1,0 +1,115 @@
+"""Which layer INT8 costs at: each layer quantized alone, and the noise behind it when all are.
+
+    SNR  =  10 log10( |y|^2 / |y - y_int8|^2 )
+
+A layer that costs much alone wants a finer scale, QAT or floating point. The signal-to-noise ratio of all layers
+together shows where along the depth the signal is lost.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule, Interpreter, Node
+
+from repopt.models import deploy
+from repopt.quantize.pt2e import calibrate_, prepare, switch_
+from repopt.quantize.setting import Int8
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerCost:
+    """What INT8 does at one layer.
+
+    Attributes:
+        layer: the module's name.
+        agreement_alone: percent of images whose predicted class stays, with this layer alone quantized.
+        snr_alone: of the logits in dB, with this layer alone quantized.
+        snr: of the layer's output in dB, with all layers quantized.
+    """
+
+    layer: str
+    agreement_alone: float
+    snr_alone: float
+    snr: float
+
+
+@torch.no_grad()
+def layer_costs(
+    model: nn.Module, calibration: Sequence[Tensor], images: Sequence[Tensor], setting: Int8
+) -> list[LayerCost]:
+    """The cost of INT8 by layer, in the order of computation.
+
+    Args:
+        model: of this package, in any form; it is left as it is.
+        calibration: batches to measure activations on.
+        images: batches to compare on.
+        setting: how; layers are measured with torchao whatever the backend.
+    """
+    prepared = prepare(deploy(model).eval(), calibration[0], setting)
+    calibrate_(prepared, calibration)
+    device = next(prepared.parameters()).device
+    batches = [batch.to(device) for batch in images]
+    layers = _layers(prepared)
+    switch_(prepared, measure=False, quantize=False)
+    float_logits = _logits(prepared, batches)
+    float_outputs = _outputs(prepared, batches[0], layers)
+    alone = {}
+    for layer, (_, fakes) in layers.items():
+        for fake in fakes:
+            fake.enable_fake_quant(True)
+        alone[layer] = _logits(prepared, batches)
+        for fake in fakes:
+            fake.enable_fake_quant(False)
+    switch_(prepared, measure=False, quantize=True)
+    outputs = _outputs(prepared, batches[0], layers)
+    return [
+        LayerCost(
+            layer=layer,
+            agreement_alone=100 * (alone[layer].argmax(1) == float_logits.argmax(1)).double().mean().item(),
+            snr_alone=signal_to_noise(float_logits, alone[layer]),
+            snr=signal_to_noise(float_outputs[layer], outputs[layer]),
+        )
+        for layer in layers
+    ]
+
+
+def signal_to_noise(signal: Tensor, noisy: Tensor) -> float:
+    """In dB; infinite where nothing differs."""
+    power, noise = signal.double().square().sum(), (signal.double() - noisy.double()).square().sum()
+    return (10 * torch.log10(power / noise)).item()
+
+
+def _layers(prepared: GraphModule) -> dict[str, tuple[Node, list[Any]]]:
+    """{module's name: (the node that computes it, the fake quantizations of its input and weight)}."""
+    operators = {torch.ops.aten.conv2d.default, torch.ops.aten.linear.default}
+    found = {}
+    for node in prepared.graph.nodes:
+        if node.target in operators:
+            fakes = [prepared.get_submodule(str(given.target)) for given in node.args[:2] if given.op == "call_module"]
+            if fakes:
+                *_, (name, _) = node.meta["nn_module_stack"].values()
+                found[name] = (node, fakes)
+    return found
+
+
+def _logits(prepared: GraphModule, batches: Sequence[Tensor]) -> Tensor:
+    return torch.cat([prepared(batch) for batch in batches])
+
+
+def _outputs(prepared: GraphModule, batch: Tensor, layers: dict[str, tuple[Node, list[Any]]]) -> dict[str, Tensor]:
+    """What each layer puts out, by name."""
+    names = {node: name for name, (node, _) in layers.items()}
+    found = {}
+
+    class Recorder(Interpreter):
+        def run_node(self, n: Node) -> Any:
+            result = super().run_node(n)
+            if n in names:
+                found[names[n]] = result
+            return result
+
+    Recorder(prepared).run(batch)
+    return found

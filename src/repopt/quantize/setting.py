@@ -1,0 +1,54 @@
+"""How a model becomes INT8: which backend, how fine the weights' scales are, how activations are measured."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Backend = Literal["x86", "onnxruntime"]
+Weights = Literal["channel", "tensor"]
+Calibrator = Literal["default", "minmax", "histogram", "entropy", "percentile"]
+
+# the ways that a backend has to choose the range of an activation, its own default first
+CALIBRATORS: Mapping[Backend, Sequence[Calibrator]] = {
+    "x86": ("histogram", "minmax"),
+    "onnxruntime": ("minmax", "entropy", "percentile"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Int8:
+    """Symmetric int8 weights and affine uint8 activations, the latter measured on some images.
+
+    Attributes:
+        backend: `x86` (torchao, run by torch.compile on a CPU) or `onnxruntime`.
+        weights: one scale for each output `channel`, or one for the whole `tensor`.
+        calibrator: how the range of an activation is chosen; the backend's own default unless given.
+        images: how many are measured.
+
+    Example:
+        >>> Int8(weights="tensor").chosen
+        'histogram'
+    """
+
+    backend: Backend = "x86"
+    weights: Weights = "channel"
+    calibrator: Calibrator = "default"
+    images: int = 1000
+
+    def __post_init__(self) -> None:
+        known = CALIBRATORS.get(self.backend)
+        if known is None:
+            raise ValueError(f"there is no backend {self.backend!r}; there is {', '.join(CALIBRATORS)}")
+        if self.weights not in ("channel", "tensor"):
+            raise ValueError(f"weights have scales by 'channel' or by 'tensor', not {self.weights!r}")
+        if self.calibrator != "default" and self.calibrator not in known:
+            raise ValueError(
+                f"the backend {self.backend} has no calibrator {self.calibrator!r}; it has {', '.join(known)}"
+            )
+        if self.images < 1:
+            raise ValueError(f"calibration needs at least one image, not {self.images}")
+
+    @property
+    def chosen(self) -> Calibrator:
+        """The calibrator by its own name."""
+        return CALIBRATORS[self.backend][0] if self.calibrator == "default" else self.calibrator
