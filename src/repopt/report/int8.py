@@ -1,0 +1,56 @@
+"""The section about INT8: what each quantization of a run cost, and which layers it cost at."""
+
+import json
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from repopt.report.markup import cell, section, table
+from repopt.report.wording import ABSENT
+
+_NOTE = (
+    "Float and INT8 on the same images. Speeds are of one machine's CPU in one run. SNR alone: of the logits with this "
+    "layer alone in INT8; SNR: of the layer's own output with all layers in INT8."
+)
+
+
+def int8_section(folder: Path) -> str:
+    """What `repopt quantize` has left in folders of a run; nothing where it has not been."""
+    found = [json.loads(path.read_text()) for path in sorted(folder.glob("*/quantized.json"))]
+    if not found:
+        return ""
+    names = ["how", "float, %", "INT8, %", "drop", "float, MB", "INT8, MB", "eager, images/s", "compiled", "INT8"]
+    body = table(names, [_row(record) for record in found], numbers_from=1)
+    for record in found:
+        if record["layers"]:
+            body += f"<h3>By layer: {escape(_how(record))}</h3>{_layers(record['layers'])}"
+    return section("INT8", body, note=_NOTE)
+
+
+def _row(record: dict[str, Any]) -> list[str]:
+    speeds = [record[way] for way in ("float_eager", "float_compiled", "int8")]
+    return [
+        cell(escape(_how(record)), head=True),
+        *(cell(f"{record[name]:.2f}", number=True) for name in ("float_accuracy", "int8_accuracy", "drop")),
+        *(cell(f"{record[name] / 1e6:.2f}", number=True) for name in ("float_bytes", "int8_bytes")),
+        *(cell(ABSENT if speed is None else f"{speed:,.0f}", number=True) for speed in speeds),
+    ]
+
+
+def _how(record: dict[str, Any]) -> str:
+    calibrated = f", {record['calibrator']}" if record["calibrator"] else ""
+    return f"{record['method'].upper()}{calibrated}, scale a {record['weights']}, {record['backend']}"
+
+
+def _layers(costs: list[dict[str, Any]]) -> str:
+    rows = [
+        [
+            f"<th scope='row'><code>{escape(cost['layer'])}</code></th>",
+            *(cell(f"{cost[name]:.{digits}f}", number=True) for name, digits in _COLUMNS),
+        ]
+        for cost in costs
+    ]
+    return table(["layer", "same class alone, %", "SNR alone, dB", "SNR, dB"], rows, numbers_from=1)
+
+
+_COLUMNS = (("agreement_alone", 2), ("snr_alone", 1), ("snr", 1))

@@ -1,0 +1,125 @@
+"""An INT8 program is the model with its weights and inputs rounded, and nothing else."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from quantize.nets import images, small_net
+from repopt.models import deploy
+from repopt.quantize import Int8, post_training
+from repopt.quantize.pt2e import calibrate_, convert, fake_quantizations, load_program, prepare, save_program, switch_
+from repopt.quantize.sensitivity import signal_to_noise
+
+SETTINGS = [
+    Int8(weights=weights, calibrator=calibrator)
+    for weights in ("channel", "tensor")
+    for calibrator in ("histogram", "minmax")
+]
+
+
+def rounded(setting, net=None):
+    prepared = prepare(deploy(net or small_net()), images(), setting)
+    calibrate_(prepared, [images(seed=1), images(seed=2)])
+    return prepared
+
+
+def dequantized(program):
+    """The weights that the program computes with, by the number of their entries and order."""
+    found = []
+    for node in program.graph.nodes:
+        if "dequantize_per_" in str(node.target) and node.args[0].op == "get_attr":
+            integers = getattr(program, node.args[0].target)
+            assert integers.dtype == torch.int8
+            if "channel" in str(node.target):
+                scale = getattr(program, node.args[1].target)
+                scale = scale.view(-1, *[1] * (integers.ndim - 1))
+            else:
+                scale = torch.tensor(node.args[1])
+            found.append((integers * scale, scale))
+    return found
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_the_prepared_program_computes_what_the_integers_will(setting):
+    prepared = rounded(setting)
+    simulated = prepared(images(seed=3))
+    torch.testing.assert_close(convert(prepared)(images(seed=3)), simulated, rtol=0, atol=0)
+
+
+@torch.no_grad()
+def test_switched_off_it_is_the_float_model():
+    net = small_net()
+    prepared = rounded(Int8(), net)
+    switch_(prepared, measure=False, quantize=False)
+    torch.testing.assert_close(prepared(images()), net(images()), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("weights", ["channel", "tensor"])
+def test_a_weight_is_within_half_a_step_and_steps_are_as_fine_as_asked_for(weights):
+    net = deploy(small_net())
+    kernels = [module.weight for module in net.modules() if isinstance(module, nn.Conv2d | nn.Linear)]
+    found = dequantized(post_training(net, [images()], Int8(weights=weights)))
+    assert len(found) == len(kernels)
+    for kernel, (value, scale) in zip(kernels, found, strict=True):
+        assert ((value - kernel).abs() <= scale / 2 + 1e-6).all()
+        largest = kernel.abs().flatten(1).amax(1) if weights == "channel" else kernel.abs().max()
+        torch.testing.assert_close(scale.flatten(), (largest / 127.5).clamp(min=2**-12).flatten(), rtol=1e-4, atol=0)
+
+
+@torch.no_grad()
+def test_one_scale_for_all_channels_costs_where_channels_differ():
+    """Even for a channel that never fires: its large weights leave the others few of the 256 steps."""
+    net = deploy(small_net())
+    conv = net.stage3[1].conv
+    conv.weight[0] *= 100
+    conv.bias[0] = -1e6
+    expected = net(images(seed=3))
+    by_channel, by_tensor = (
+        signal_to_noise(expected, post_training(net, [images()], Int8(weights=weights))(images(seed=3)))
+        for weights in ("channel", "tensor")
+    )
+    assert by_channel > by_tensor + 6
+
+
+@torch.no_grad()
+def test_a_file_is_the_program_for_any_number_of_images(tmp_path):
+    program = post_training(small_net(), [images()], Int8())
+    save_program(program, tmp_path / "program.pt2", images())
+    loaded = load_program(tmp_path / "program.pt2")
+    for count in (1, 7, 64):
+        torch.testing.assert_close(loaded(images(count)), program(images(count)), rtol=0, atol=0)
+    assert not [name for name, param in program.named_parameters() if param.ndim > 1 and param.is_floating_point()]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["repvgg", "qarepvgg"])
+def test_branches_are_folded_before_they_are_rounded(family):
+    net = small_net(family)
+    before = copy.deepcopy(net.state_dict())
+    program = post_training(net, [images()], Int8())
+    assert len(dequantized(program)) == 1 + 5 + 1  # stem, layers, classifier
+    assert signal_to_noise(net(images(seed=3)), program(images(seed=3))) > 20
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+
+
+def test_a_model_without_anything_to_quantize_is_refused():
+    """Rather than evaluated as if it were INT8."""
+    with pytest.raises(RuntimeError, match="found nothing to quantize"):
+        prepare(nn.Sequential(nn.BatchNorm2d(3)).eval(), images(), Int8())
+
+
+def test_no_images_to_calibrate_on():
+    with pytest.raises(ValueError, match="calibration needs at least one image"):
+        post_training(small_net(), [], Int8())
+
+
+def test_training_rounds_and_lets_gradients_through():
+    net = small_net()
+    prepared = prepare(copy.deepcopy(net), images(), Int8(), training=True)
+    assert len(fake_quantizations(prepared)) >= 2 * 7 - 1
+    prepared.train()
+    prepared(images()).square().sum().backward()
+    assert all(param.grad is not None and param.grad.abs().sum() > 0 for param in prepared.parameters())

@@ -1,0 +1,164 @@
+"""From a run to INT8: by every method and backend, and by the real program."""
+
+import json
+import shutil
+import sys
+
+import pytest
+import torch
+
+from exported import small_run
+from repopt.cli import main
+from repopt.models import RepOptVGG
+from repopt.quantize import Int8, quantize_run
+from repopt.quantize.calibration import calibration_batches
+from repopt.quantize.launch import shaped
+from repopt.quantize.ort import OnnxModel
+from repopt.quantize.pt2e import load_program
+from repopt.quantize.qat import qat_recipe
+from repopt.report import write_report
+from repopt.train.finished import load_run, run_data, run_recipe
+from train.program import run as program
+
+pytestmark = pytest.mark.xdist_group("quantize")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return small_run(tmp_path_factory.mktemp("runs") / "repvgg")
+
+
+@pytest.mark.parametrize("method", ["ptq", "qat"])
+@pytest.mark.parametrize("backend", ["x86", "onnxruntime"])
+def test_a_trained_run_keeps_its_accuracy(run, tmp_path, method, backend):
+    """And both models are evaluated on the same images, the INT8 one as it lies in its file."""
+    done = quantize_run(
+        run, method=method, setting=Int8(backend=backend), out=tmp_path / "int8", epochs=1, speed=False, quiet=True
+    )
+    record = json.loads((tmp_path / "int8" / "quantized.json").read_text())
+    assert {**done.record, "layers": []} == record
+    assert record["float_accuracy"] > 80
+    assert record["drop"] < 3
+    assert record["int8_bytes"] == done.file.stat().st_size
+    if backend == "onnxruntime":  # a .pt2 archive of a net as small as this is mostly its graph
+        assert record["int8_bytes"] < 0.6 * record["float_bytes"]
+    trained, data = load_run(run), run_data(run)
+    model = OnnxModel(done.file) if backend == "onnxruntime" else load_program(done.file)
+    images = calibration_batches(trained, data, 100)
+    with torch.no_grad():
+        same = [(model(batch).argmax(1) == trained.model(batch).argmax(1)).double().mean() for batch in images]
+    assert torch.stack(same).mean() > 0.95
+
+
+def test_the_two_backends_agree(run, tmp_path):
+    accuracies = [
+        quantize_run(run, setting=Int8(backend=backend), out=tmp_path / backend, speed=False).record["int8_accuracy"]
+        for backend in ("x86", "onnxruntime")
+    ]
+    assert accuracies[0] == pytest.approx(accuracies[1], abs=1.5)
+
+
+@pytest.mark.parametrize("calibrator", ["entropy", "percentile"])
+def test_onnx_runtimes_other_calibrators_work(run, tmp_path, calibrator):
+    setting = Int8(backend="onnxruntime", calibrator=calibrator, images=100)
+    assert quantize_run(run, setting=setting, out=tmp_path / "int8", speed=False).record["drop"] < 10
+
+
+def test_the_forms_of_a_repvgg_compute_the_same(run):
+    trained = load_run(run)
+    images = calibration_batches(trained, run_data(run), 100)
+    expected = trained.model(images[0])
+    for form in ("deployed", "trained", "plain"):
+        net = shaped(trained.model, form, images).eval()
+        torch.testing.assert_close(net(images[0]), expected, rtol=1e-3, atol=1e-4)
+    assert isinstance(shaped(trained.model, "plain", images), RepOptVGG)
+    with pytest.raises(ValueError, match="the form plain gives a converted RepVGG norms again; this is a RepOptVGG"):
+        shaped(shaped(trained.model, "plain", images), "plain", images)
+
+
+def test_calibration_sees_training_images_of_every_class_and_always_the_same(run):
+    trained, data = load_run(run), run_data(run)
+    first, again = (torch.cat(calibration_batches(trained, data, 100)) for _ in range(2))
+    torch.testing.assert_close(first, again, rtol=0, atol=0)
+    assert first.shape == (100, 3, 32, 32)
+    assert len(torch.cat(calibration_batches(trained, data, 10**6))) == len(data.train)
+
+
+def test_qat_is_the_runs_own_recipe_short_and_slow(run):
+    recipe = run_recipe(run)
+    short = qat_recipe(recipe)
+    assert (short.epochs, short.lr, short.warmup_epochs) == (10, pytest.approx(recipe.lr / 100), 0)
+    assert (short.batch_size, short.weight_decay, short.flip) == (recipe.batch_size, recipe.weight_decay, recipe.flip)
+    assert qat_recipe(recipe, epochs=3, lr=0.5).lr == 0.5
+
+
+def test_the_command_says_what_int8_cost_and_writes_it(run, tmp_path):
+    words = ["--no-speed", "--layers", "--device", "cpu", "--csv", tmp_path / "int8.csv"]
+    code, said = program("quantize", run, "--out", tmp_path / "int8", *words, log=tmp_path / "log")
+    assert code == 0, said
+    assert "repvgg_nano, deployed form: PTQ (histogram) for x86, a scale a channel" in said
+    for line in ("float ", "INT8 ", "stage3.0.rbr_reparam", f"written: {tmp_path}/int8/program.pt2"):
+        assert line in said
+    assert "Failed to load" not in said
+    record = json.loads((tmp_path / "int8" / "quantized.json").read_text())
+    assert len(record["layers"]) == 6
+    assert (tmp_path / "int8.csv").read_text().count("\n") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["x86", "onnxruntime"])
+def test_float_and_int8_are_timed_in_one_run(run, tmp_path, backend):
+    words = ["--backend", backend, "--speed-batch", "8", "--speed-size", "48", "--device", "cpu"]
+    code, said = program("quantize", run, "--out", tmp_path / "int8", *words, log=tmp_path / "log")
+    assert code == 0, said
+    assert "on this CPU, 1 thread, batches of 8, 48x48" in said
+    record = json.loads((tmp_path / "int8" / "quantized.json").read_text())
+    assert all(record[way] > 0 for way in ("float_eager", "float_compiled", "int8"))
+
+
+def test_what_was_quantized_is_in_the_report(run, tmp_path):
+    copied = shutil.copytree(run, tmp_path / "run")
+    quantize_run(copied, speed=False, layers=True)
+    page = write_report([copied], tmp_path / "report.html").read_text()
+    assert "<h2>INT8</h2>" in page
+    assert "stage3.0.rbr_reparam" in page
+
+
+MISTAKES = {
+    "no run": ("nowhere", "is no run: it holds no model.safetensors"),
+    "other classes": (". --data fake:64,4,32", "'fake:64,4,32' has 4 classes and the run 10: give data like its own"),
+    "no images": (". --images 0", "calibration needs at least one image, not 0"),
+    "a calibrator of the other backend": (". --calibrator entropy", "the backend x86 has no calibrator 'entropy'"),
+    "no data": (". --data folder:nowhere", "nowhere"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(run, tmp_path, capfd, monkeypatch, mistake):
+    words, sentence = MISTAKES[mistake]
+    monkeypatch.chdir(run)
+    before = sorted(run.rglob("*"))
+    with pytest.raises(SystemExit) as stop:
+        main(["quantize", *words.split()])
+    assert stop.value.code == 2
+    said = capfd.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
+    assert sorted(run.rglob("*")) == before
+
+
+def test_a_folder_that_is_there_is_not_overwritten(run, tmp_path):
+    (tmp_path / "int8").mkdir()
+    with pytest.raises(ValueError, match=r"there is '.*int8' already: give another --out"):
+        quantize_run(run, out=tmp_path / "int8", speed=False)
+    assert not list((tmp_path / "int8").iterdir())
+
+
+def test_a_package_that_is_not_installed_is_named_with_its_extra(run, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ImportError, match=r"pip install 'repopt\[int8\]'"):
+        quantize_run(run, setting=Int8(backend="onnxruntime"), out=tmp_path / "int8", speed=False)
+    monkeypatch.setitem(sys.modules, "torchao", None)
+    with pytest.raises(ImportError, match=r"pip install 'repopt\[int8\]'"):
+        quantize_run(run, out=tmp_path / "int8", speed=False)
+    assert not (tmp_path / "int8").exists()
