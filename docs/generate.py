@@ -1,7 +1,7 @@
 """Writes the pages of docs/ that are made from tables: `python docs/generate.py`, or `make docs`.
 
 exactness.md and optimizers.md come from repopt.rules, the tables of models.md from the models themselves, those of
-performance.md, training.md and the README from results/*.csv.
+performance.md, training.md, quantization.md, analysis.md and the README from results/*.csv.
 """
 
 import csv
@@ -119,7 +119,25 @@ def readme() -> str:
 def readme_results() -> list[str]:
     """The accuracies that the README shows."""
     setting = _imagenette_setting().replace("`results/imagenette.csv`", "[all figures](docs/training.md)")
-    return [f"Imagenette at 96 pixels, {setting}:", "", *_imagenette_table()]
+    return [f"Imagenette at 96 pixels, {setting}:", "", *_imagenette_table(), "", *_int8_summary()]
+
+
+def _int8_summary() -> list[str]:
+    """PTQ by the default calibrator, means over seeds."""
+    rows = _matching(_rows("int8.csv"), backend="x86", method="ptq", form="deployed", calibrator="histogram")
+    seeds = len({row["seed"] for row in rows})
+    lines = [
+        f"INT8 by calibration alone: B0 on CIFAR-100, means over {seeds} seeds ([all figures](docs/quantization.md)):",
+        "",
+        "| trained by | float | INT8, a scale a channel | INT8, a scale a tensor |",
+        "|---|---:|---:|---:|",
+    ]
+    for trained_by in dict.fromkeys(row["trained_by"] for row in rows):
+        its = _matching(rows, trained_by=trained_by)
+        cells = [_mean(_matching(its, weights=weights), "int8_accuracy") for weights in ("channel", "tensor")]
+        name = {"repopt": "RepOpt", "repvgg": "RepVGG", "qarepvgg": "QARepVGG", "sgd": "plain SGD"}[trained_by]
+        lines.append(f"| {name} | {_mean(its, 'float_accuracy'):.2f} | {cells[0]:.2f} | {cells[1]:.2f} |")
+    return lines
 
 
 def _spread(ratios: list[float]) -> str:
@@ -188,15 +206,18 @@ def training() -> str:
     ]
     lines += ["Hyper-Search on CIFAR-100, `repopt search --recipe search --precision bf16`:", ""]
     lines += [
-        "| model | hardware | accuracy | data | compile | train | eval | checkpoints |",
-        "|---|---|---:|---:|---:|---:|---:|---:|",
+        "| model | seed | hardware | accuracy | data | compile | train | eval | checkpoints | |",
+        "|---|---:|---|---:|---:|---:|---:|---:|---:|---|",
     ]
     for row in _rows("search.csv"):
         spent = [
             f"{float(row[f'{what}_seconds']):.1f} s" if row[f"{what}_seconds"] else "not counted"
             for what in ("data", "compile", "train", "eval", "save")
         ]
-        lines.append(f"| {row['model']} | {row['hardware']} | {float(row['val_accuracy']):.2f} | {' | '.join(spent)} |")
+        lines.append(
+            f"| {row['model']} | {row['seed']} | {row['hardware']} | {float(row['val_accuracy']):.2f} | {' | '.join(spent)} | "
+            f"{row['note']} |"
+        )
     lines += ["", "`repopt bench train`, noise at 224 pixels, held on the device:", ""]
     lines += [
         "| model | batch | precision | hardware | method | images/s | ratio | peak memory |",
@@ -231,6 +252,87 @@ def _imagenette_table() -> list[str]:
             f"{_mean(rows, 'train_seconds'):.1f} s |"
         )
     return lines
+
+
+def quantization() -> str:
+    """The page on INT8 with the figures of results/."""
+    rows = _rows("int8.csv")
+    first = rows[0]
+    setting = f"{first['model'].removeprefix('q').replace('repvgg', 'repopt_vgg')} and its counterparts"
+    lines = [
+        f"CIFAR-100, {setting}, trained for {first['epochs']} epochs by the recipe `small` with one init, a row a "
+        f"seed, on all {int(first['val_images']):,} test images (`results/int8.csv`). PTQ with {first['images']} images:",
+        "",
+        "| trained by | form | seed | float | INT8, a scale a channel: histogram | minmax | a scale a tensor: histogram | minmax |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    wanted = [(weights, calibrator) for weights in ("channel", "tensor") for calibrator in ("histogram", "minmax")]
+    for trained_by, form, seed in dict.fromkeys((r["trained_by"], r["form"], r["seed"]) for r in rows):
+        cells = [
+            _pick(
+                rows, trained_by=trained_by, form=form, seed=seed, backend="x86", method="ptq", weights=w, calibrator=c
+            )
+            for w, c in wanted
+        ]
+        if any(cells):
+            before = next(float(cell["float_accuracy"]) for cell in cells if cell)
+            lines.append(f"| {trained_by} | {form} | {seed} | {before:.2f} | {' | '.join(map(_int8_cell, cells))} |")
+    lines += ["", "The same by ONNX Runtime's own quantization:", ""]
+    lines += ["| trained by | seed | weights | calibrator | float | INT8 |", "|---|---:|---|---|---:|---:|"]
+    for row in _matching(rows, backend="onnxruntime"):
+        lines.append(
+            f"| {row['trained_by']} | {row['seed']} | {row['weights']} | {row['calibrator']} | "
+            f"{float(row['float_accuracy']):.2f} | {_int8_cell(row)} |"
+        )
+    lines += ["", "QAT:", ""]
+    lines += ["| trained by | form | seed | epochs | lr | float | INT8 |", "|---|---|---:|---:|---:|---:|---:|"]
+    for row in _matching(rows, method="qat"):
+        lines.append(
+            f"| {row['trained_by']} | {row['form']} | {row['seed']} | {row['qat_epochs']} | {float(row['qat_lr']):g} | "
+            f"{float(row['float_accuracy']):.2f} | {_int8_cell(row)} |"
+        )
+    lines += ["", "In brackets: points lost. A negative loss is a gain. Speed on a CPU, images/s:", ""]
+    lines += [
+        "| model | backend | batch | size | threads | hardware | float, eager | compiled | INT8 | INT8 / eager |",
+        "|---|---|---:|---:|---:|---|---:|---:|---:|---:|",
+    ]
+    for row in (row for row in _rows("int8_speed.csv") if row["int8"]):
+        eager, compiled, int8 = (float(row[way]) for way in ("float_eager", "float_compiled", "int8"))
+        lines.append(
+            f"| {row['model']} | {row['backend']} | {row['speed_batch']} | {row['speed_size']} | {row['speed_threads']} | "
+            f"{row['hardware']} | {eager:,.0f} | {compiled:,.0f} | {int8:,.0f} | {int8 / eager:.2f} |"
+        )
+    return _with_part("docs/quantization.md", "int8 results", lines)
+
+
+def _matching(rows: list[dict[str, str]], **wanted: str) -> list[dict[str, str]]:
+    return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
+
+
+def _pick(rows: list[dict[str, str]], **wanted: str) -> dict[str, str] | None:
+    return next(iter(_matching(rows, **wanted)), None)
+
+
+def _int8_cell(row: dict[str, str] | None) -> str:
+    return "" if row is None else f"{float(row['int8_accuracy']):.2f} ({float(row['drop']):.2f})"
+
+
+def analysis() -> str:
+    """The page on analyses with the kernels of the runs that were quantized."""
+    rows = _rows("kernels.csv")
+    lines = [
+        f"The runs of [INT8](quantization.md), layer {rows[0]['layer']}, trained and in brackets at initialization "
+        "(`results/kernels.csv`):",
+        "",
+        "| run | kernel | overall | central | surrounding |",
+        "|---|---|---:|---:|---:|",
+    ]
+    for row in rows:
+        cells = [
+            f"{float(row[p]):.4f} ({float(row[f'{p}_at_init']):.4f})" for p in ("overall", "central", "surrounding")
+        ]
+        lines.append(f"| {row['run']} | {row['kernel']} | {' | '.join(cells)} |")
+    return _with_part("docs/analysis.md", "kernels", lines)
 
 
 _METHOD_NAMES = {"repopt": "RepOpt, scales searched on CIFAR-100", "sgd": "plain SGD", "repvgg": "RepVGG"}
@@ -324,6 +426,8 @@ PAGES = {
     "docs/models.md": models,
     "docs/training.md": training,
     "docs/performance.md": performance,
+    "docs/quantization.md": quantization,
+    "docs/analysis.md": analysis,
     "README.md": readme,
 }
 

@@ -23,7 +23,7 @@ RULES = {
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "ghost")) for name in NETS])
 def test_a_repoptimizer_trains_the_plain_model_as_if_it_were_the_twin(name, rule):
     """Thirty steps with batch norms, ReLUs and the authors' weight decay groups, outputs equal all along."""
     net = NETS[name]().double()

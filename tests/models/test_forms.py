@@ -117,8 +117,8 @@ def test_dynamo_captures_the_backward_pass_as_well(form):
 
 @pytest.mark.filterwarnings("ignore:`torch._prims_common.check` is deprecated:FutureWarning")  # inductor's own
 @pytest.mark.parametrize("form", ["plain", "search"])
-def test_inductor_compiles_the_nano_model(form):
-    model = repopt.create_model("repopt_vgg_nano", num_classes=3)
+def test_inductor_compiles_the_model(form):
+    model = repopt.create_model("repopt_vgg_nano", num_classes=3, depths=(1, 1, 2, 1))
     if form == "search":
         model = repopt.search_model(model, repopt.plan(model))
     model.eval()

@@ -2,22 +2,27 @@
 
 import json
 import shutil
+import signal
 import sys
+from types import SimpleNamespace
 
+import onnx
 import pytest
 import torch
 
 from exported import small_run
 from repopt.cli import main
-from repopt.models import RepOptVGG
-from repopt.quantize import Int8, quantize_run
+from repopt.data import EvalBatches
+from repopt.models import RepOptVGG, deploy
+from repopt.quantize import Int8, Timing, quantize_run, timing
 from repopt.quantize.calibration import calibration_batches
 from repopt.quantize.launch import shaped
-from repopt.quantize.ort import OnnxModel
+from repopt.quantize.ort import OnnxModel, post_training_onnx
 from repopt.quantize.pt2e import load_program
 from repopt.quantize.qat import qat_recipe
+from repopt.quantize.setting import CALIBRATORS
 from repopt.report import write_report
-from repopt.train.finished import load_run, run_data, run_recipe
+from repopt.train.finished import image_format, load_run, run_data, run_recipe
 from train.program import run as program
 
 pytestmark = pytest.mark.xdist_group("quantize")
@@ -32,9 +37,7 @@ def run(tmp_path_factory):
 @pytest.mark.parametrize("backend", ["x86", "onnxruntime"])
 def test_a_trained_run_keeps_its_accuracy(run, tmp_path, method, backend):
     """And both models are evaluated on the same images, the INT8 one as it lies in its file."""
-    done = quantize_run(
-        run, method=method, setting=Int8(backend=backend), out=tmp_path / "int8", epochs=1, speed=False, quiet=True
-    )
+    done = quantize_run(run, method=method, setting=Int8(backend=backend), out=tmp_path / "int8", epochs=1, quiet=True)
     record = json.loads((tmp_path / "int8" / "quantized.json").read_text())
     assert {**done.record, "layers": []} == record
     assert record["float_accuracy"] > 80
@@ -52,16 +55,25 @@ def test_a_trained_run_keeps_its_accuracy(run, tmp_path, method, backend):
 
 def test_the_two_backends_agree(run, tmp_path):
     accuracies = [
-        quantize_run(run, setting=Int8(backend=backend), out=tmp_path / backend, speed=False).record["int8_accuracy"]
+        quantize_run(run, setting=Int8(backend=backend), out=tmp_path / backend).record["int8_accuracy"]
         for backend in ("x86", "onnxruntime")
     ]
     assert accuracies[0] == pytest.approx(accuracies[1], abs=1.5)
 
 
-@pytest.mark.parametrize("calibrator", ["entropy", "percentile"])
-def test_onnx_runtimes_other_calibrators_work(run, tmp_path, calibrator):
-    setting = Int8(backend="onnxruntime", calibrator=calibrator, images=100)
-    assert quantize_run(run, setting=setting, out=tmp_path / "int8", speed=False).record["drop"] < 10
+def test_a_calibrator_decides_the_ranges(run, tmp_path):
+    """That of min-max holds all that was seen; percentile cuts off, and so may entropy."""
+    trained, ranges = load_run(run), []
+    images = calibration_batches(trained, run_data(run), 100)
+    for calibrator in CALIBRATORS["onnxruntime"]:
+        setting = Int8(backend="onnxruntime", calibrator=calibrator)
+        post_training_onnx(deploy(trained.model), images, setting, tmp_path / "int8.onnx")
+        stored = {each.name: each for each in onnx.load(tmp_path / "int8.onnx").graph.initializer}
+        steps = {name: onnx.numpy_helper.to_array(each) for name, each in stored.items() if name.endswith("_scale")}
+        ranges.append([float(step) for _, step in sorted(steps.items()) if step.ndim == 0])
+    minmax, entropy, percentile = map(sum, ranges)
+    assert minmax > percentile > 0
+    assert minmax >= entropy > 0
 
 
 def test_the_forms_of_a_repvgg_compute_the_same(run):
@@ -80,8 +92,51 @@ def test_calibration_sees_training_images_of_every_class_and_always_the_same(run
     trained, data = load_run(run), run_data(run)
     first, again = (torch.cat(calibration_batches(trained, data, 100)) for _ in range(2))
     torch.testing.assert_close(first, again, rtol=0, atol=0)
-    assert first.shape == (100, 3, 32, 32)
+    everything = next(
+        iter(EvalBatches(data.train, batch_size=10**6, device=torch.device("cpu"), **image_format(trained)))
+    )
+    labels = [everything[1][(everything[0] == image).flatten(1).all(1)][0].item() for image in first]
+    assert [labels.count(digit) for digit in range(10)] == [10] * 10
     assert len(torch.cat(calibration_batches(trained, data, 10**6))) == len(data.train)
+
+
+def test_layers_are_measured_as_the_model_is_quantized(run, tmp_path):
+    costs = [
+        quantize_run(run, setting=Int8(weights=weights), layers=True, out=tmp_path / weights).layers
+        for weights in ("channel", "tensor")
+    ]
+    assert sum(cost.snr_alone for cost in costs[0]) > sum(cost.snr_alone for cost in costs[1])
+    with pytest.raises(ValueError, match="layers are measured for PTQ by x86"):
+        quantize_run(run, method="qat", layers=True, out=tmp_path / "qat")
+
+
+def test_a_speed_that_cannot_be_measured_takes_nothing_from_the_model(run, tmp_path, monkeypatch):
+    def fails(*args, **options):
+        return SimpleNamespace(returncode=1, stderr="no compiler\n", stdout="")
+
+    monkeypatch.setattr(timing.subprocess, "run", fails)
+    done = quantize_run(run, timing=Timing(), out=tmp_path / "int8")
+    assert done.trouble == "the speed could not be measured: no compiler"
+    assert done.file.exists()
+    assert json.loads((tmp_path / "int8" / "quantized.json").read_text())["int8"] is None
+    with pytest.raises(ValueError, match="threads must be at least 1 while speeds are measured, not 0"):
+        Timing(threads=0)
+
+
+def test_a_cpu_that_dies_of_its_own_promises_is_asked_for_less(run, monkeypatch):
+    """As virtual machines do that promise AMX."""
+    asked = []
+
+    def dies_with_amx(call, env, **options):
+        asked.append(env.get("ONEDNN_MAX_CPU_ISA"))
+        speeds = json.dumps(dict.fromkeys(timing.WAYS, 1.0))
+        return SimpleNamespace(returncode=0 if asked[-1] else -signal.SIGILL, stdout=speeds, stderr="")
+
+    monkeypatch.setattr(timing.subprocess, "run", dies_with_amx)
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    found = timing.measure_speed(run, run / "program.pt2", Timing(size=32))
+    assert asked == [None, "AVX512_CORE_VNNI"]
+    assert found["instructions"] == "AVX512_CORE_VNNI"
 
 
 def test_qat_is_the_runs_own_recipe_short_and_slow(run):
@@ -108,17 +163,19 @@ def test_the_command_says_what_int8_cost_and_writes_it(run, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["x86", "onnxruntime"])
 def test_float_and_int8_are_timed_in_one_run(run, tmp_path, backend):
-    words = ["--backend", backend, "--speed-batch", "8", "--speed-size", "48", "--device", "cpu"]
+    words = ["--backend", backend, "--speed-batch", "8", "--device", "cpu"]
+    size = 48 if backend == "x86" else 32  # an ONNX file's is its own
+    words += ["--speed-size", size] if backend == "x86" else []
     code, said = program("quantize", run, "--out", tmp_path / "int8", *words, log=tmp_path / "log")
     assert code == 0, said
-    assert "on this CPU, 1 thread, batches of 8, 48x48" in said
+    assert f"on this CPU, 1 thread, batches of 8, {size}x{size}" in said
     record = json.loads((tmp_path / "int8" / "quantized.json").read_text())
     assert all(record[way] > 0 for way in ("float_eager", "float_compiled", "int8"))
 
 
 def test_what_was_quantized_is_in_the_report(run, tmp_path):
     copied = shutil.copytree(run, tmp_path / "run")
-    quantize_run(copied, speed=False, layers=True)
+    quantize_run(copied, layers=True)
     page = write_report([copied], tmp_path / "report.html").read_text()
     assert "<h2>INT8</h2>" in page
     assert "stage3.0.rbr_reparam" in page
@@ -129,6 +186,8 @@ MISTAKES = {
     "other classes": (". --data fake:64,4,32", "'fake:64,4,32' has 4 classes and the run 10: give data like its own"),
     "no images": (". --images 0", "calibration needs at least one image, not 0"),
     "a calibrator of the other backend": (". --calibrator entropy", "the backend x86 has no calibrator 'entropy'"),
+    "an ONNX file at another size": (". --backend onnxruntime --speed-size 64", "takes images of the run's own size"),
+    "no threads": (". --threads 0", "threads must be at least 1 while speeds are measured, not 0"),
     "no data": (". --data folder:nowhere", "nowhere"),
 }
 
@@ -150,15 +209,15 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(run, tmp_path, capf
 def test_a_folder_that_is_there_is_not_overwritten(run, tmp_path):
     (tmp_path / "int8").mkdir()
     with pytest.raises(ValueError, match=r"there is '.*int8' already: give another --out"):
-        quantize_run(run, out=tmp_path / "int8", speed=False)
+        quantize_run(run, out=tmp_path / "int8")
     assert not list((tmp_path / "int8").iterdir())
 
 
 def test_a_package_that_is_not_installed_is_named_with_its_extra(run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ImportError, match=r"pip install 'repopt\[int8\]'"):
-        quantize_run(run, setting=Int8(backend="onnxruntime"), out=tmp_path / "int8", speed=False)
+        quantize_run(run, setting=Int8(backend="onnxruntime"), out=tmp_path / "int8")
     monkeypatch.setitem(sys.modules, "torchao", None)
     with pytest.raises(ImportError, match=r"pip install 'repopt\[int8\]'"):
-        quantize_run(run, out=tmp_path / "int8", speed=False)
+        quantize_run(run, out=tmp_path / "int8")
     assert not (tmp_path / "int8").exists()

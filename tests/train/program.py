@@ -24,12 +24,15 @@ class Program:
     Args:
         args: the program's.
         log: file for both its outputs.
+        errors: file for its errors, where they are wanted apart.
         env: more variables.
+        cwd: folder to run in.
     """
 
-    def __init__(self, *args, log, env=None):
+    def __init__(self, *args, log, errors=None, env=None, cwd=None):
         self.log = Path(log)
-        self._process = _context.Process(target=_main, args=([str(arg) for arg in args], str(log), env or {}))
+        where = (str(log), str(errors or log), env or {}, cwd)
+        self._process = _context.Process(target=_main, args=([str(arg) for arg in args], *where))
         self._process.start()
         self.pid = self._process.pid
 
@@ -84,15 +87,17 @@ def metrics(folder):
     return [{key: value for key, value in record.items() if key not in MEASURED} for record in records]
 
 
-def _main(args, log, env):
+def _main(args, log, errors, env, cwd):
     import torch
 
     from repopt.cli import main
 
     os.setsid()
-    with open(log, "a") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+    for number, path in ((1, log), (2, errors)):
+        with open(path, "a") as file:
+            os.dup2(file.fileno(), number)
+    if cwd is not None:
+        os.chdir(cwd)
     sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
     os.environ.update(env)
     torch.set_num_threads(1)

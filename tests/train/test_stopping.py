@@ -18,7 +18,7 @@ LONG = ["--data", "fake:1280,4,16", "--epochs", "2", "--dropout", "0.3"]  # an e
 
 
 def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
 
 
 def one_sentence(said):

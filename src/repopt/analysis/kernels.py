@@ -7,7 +7,6 @@
 Branch addition changes the central position alone, so the standard deviation is also given there and around it.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from repopt.models.repvgg import RepVGGBlock
 from repopt.models.staged import StagedNet
 from repopt.models.vgg import PlainBlock
 from repopt.names import listed
-from repopt.train.finished import load_run
+from repopt.train.finished import load_run, read_json
 
 POSITIONS = ("overall", "central", "surrounding")
 
@@ -89,7 +88,7 @@ def run_kernels(folder: str | Path, layer: str | None = None, *, name: str | Non
     """
     folder = Path(folder)
     trained = load_run(folder)
-    about = json.loads((folder / "run.json").read_text())
+    about = read_json(folder, "run.json")
     found = find_layer(trained.model, layer)
     after, before = (layer_kernels(model, found) for model in (trained.model, starting_model(folder)))
     if not all(kernel.isfinite().all() for kernel in after.values()):

@@ -1,17 +1,16 @@
 """The model that a finished run started from, drawn again from the run's own seed."""
 
-import json
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from repopt.models import create_model, load_checkpoint
+from repopt.models.saved import read_saved
 from repopt.scales import Scales
 from repopt.surgery import merge
-from repopt.train.finished import load_run
+from repopt.train.finished import read_json, run_recipe
 from repopt.train.methods import make_subject
-from repopt.train.recipe import Recipe, with_fields
 
 
 def starting_model(folder: str | Path) -> nn.Module:
@@ -21,12 +20,10 @@ def starting_model(folder: str | Path) -> nn.Module:
         folder: the run, which is finished. Its data is not needed.
     """
     folder = Path(folder)
-    config = load_run(folder).config
-    run = json.loads((folder / "run.json").read_text())
-    recipe = with_fields(Recipe(), json.loads((folder / "recipe.json").read_text()), str(folder / "recipe.json"))
+    saved, run, recipe = read_saved(folder), read_json(folder, "run.json"), run_recipe(folder)
     with torch.random.fork_rng(devices=[]):  # the caller's own draws go on as if nothing was drawn here
         torch.manual_seed(recipe.seed)
-        model = create_model(config["model"], kernel=recipe.kernel, **config["options"])
+        model = create_model(saved.model, kernel=recipe.kernel, **saved.options)
         if run["weights"] is not None:
             load_checkpoint(model, Path(run["weights"]))
         scales = Scales.load(folder / "scales.safetensors") if run["method"] in ("repopt", "csla") else None

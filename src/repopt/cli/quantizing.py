@@ -13,9 +13,10 @@ from repopt.quantize import Int8, LayerCost, quantize_run
 from repopt.quantize.launch import Form, Method
 from repopt.quantize.qat import EPOCHS
 from repopt.quantize.setting import Backend, Calibrator, Weights
+from repopt.quantize.timing import WAYS, Timing
 from repopt.results import append_csv
 
-_WAYS = {"float_eager": "float, eager", "float_compiled": "float, compiled", "int8": "INT8"}
+_WAYS = dict(zip(WAYS, ("float, eager", "float, compiled", "INT8"), strict=True))
 
 
 def quantize(
@@ -61,7 +62,7 @@ def quantize(
         epochs: of qat.
         lr: of qat; a hundredth of the run's unless given.
         limit: keep that many images, for a quick try.
-        layers: measure every layer on its own too, and the noise along the depth.
+        layers: measure every layer on its own too, and the noise along the depth; for ptq by x86.
         speed: time float and INT8 on this machine's CPU.
         speed_batch: images a batch while timing.
         speed_size: side of the images while timing, the run's unless given.
@@ -82,10 +83,7 @@ def quantize(
         lr=lr,
         limit=limit,
         layers=layers,
-        speed=speed,
-        speed_batch=speed_batch,
-        speed_size=speed_size,
-        threads=threads,
+        timing=Timing(batch=speed_batch, size=speed_size, threads=threads) if speed else None,
         device=chosen_device(device),
         quiet=quiet,
     )
@@ -95,7 +93,9 @@ def quantize(
         print_json({**done.record, "layers": [vars(cost) for cost in done.layers]})
         return 0
     _print_accuracies(done.record)
-    if speed:
+    if done.trouble is not None:
+        print(done.trouble)
+    elif speed:
         _print_speeds(done.record)
     if done.layers:
         _print_layers(done.layers)

@@ -10,9 +10,7 @@
 
 import json
 import math
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +22,7 @@ from torch import Tensor, nn
 from repopt.models import create_model
 from repopt.models.saved import CONFIG, WEIGHTS
 from repopt.onnx_files import Agreement, onnx_runner, write_onnx
-from repopt.train.folder import UNFINISHED, replacing
+from repopt.train.folder import placing_folder, replacing
 
 Name = Literal["onnx", "onnx-int8", "torch-export", "safetensors"]
 Run = Callable[[Tensor], Tensor]
@@ -94,20 +92,6 @@ def _write_weights(subject: Subject, path: Path) -> Run:
     return create_model(path).eval()
 
 
-@contextmanager
-def _placing_folder(path: Path) -> Iterator[Path]:
-    """A folder to write to, which becomes `path` in one move; an error within leaves nothing."""
-    unfinished = path.with_name(f"{UNFINISHED}{path.name}")
-    shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
-    unfinished.mkdir()
-    try:
-        yield unfinished
-        unfinished.rename(path)
-    except BaseException:
-        shutil.rmtree(unfinished)
-        raise
-
-
 @dataclass(frozen=True, kw_only=True)
 class Format:
     """How a format is written, and what is asked of it.
@@ -157,5 +141,5 @@ FORMATS: Mapping[Name, Format] = {
         top1=0.99,
     ),
     "torch-export": Format(name="model.pt2", write=_write_program),
-    "safetensors": Format(name="export", write=_write_weights, place=_placing_folder),
+    "safetensors": Format(name="export", write=_write_weights, place=placing_folder),
 }

@@ -25,9 +25,8 @@ from repopt.export.formats import FORMATS, Format, Name, Normalized, Run, Subjec
 from repopt.models import deploy
 from repopt.onnx_files import Agreement, check_opset, compare, need
 from repopt.quantize import Int8, calibration_batches, post_training
-from repopt.quantize.calibration import image_format
 from repopt.quantize.pt2e import load_program
-from repopt.train.finished import Trained, check_data, load_run, run_data, run_recipe
+from repopt.train.finished import Trained, check_data, image_format, load_run, run_data, run_recipe
 
 PROGRAM = Path("int8") / "program.pt2"  # of a run that `repopt quantize` has been at
 _BATCH = 64

@@ -5,5 +5,15 @@ from repopt.quantize.launch import Quantized, quantize_run
 from repopt.quantize.pt2e import post_training
 from repopt.quantize.sensitivity import LayerCost, layer_costs
 from repopt.quantize.setting import Int8
+from repopt.quantize.timing import Timing
 
-__all__ = ["Int8", "LayerCost", "Quantized", "calibration_batches", "layer_costs", "post_training", "quantize_run"]
+__all__ = [
+    "Int8",
+    "LayerCost",
+    "Quantized",
+    "Timing",
+    "calibration_batches",
+    "layer_costs",
+    "post_training",
+    "quantize_run",
+]

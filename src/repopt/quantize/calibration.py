@@ -1,13 +1,11 @@
 """The images that activations are measured on: some of the training set, always the same ones."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from repopt.data import DataSet, EvalBatches
 from repopt.data.images import balanced
-from repopt.train.finished import Trained, check_data
+from repopt.train.finished import Trained, check_data, image_format
 
 
 def calibration_batches(trained: Trained, data: DataSet, images: int, batch_size: int = 50) -> list[Tensor]:
@@ -24,9 +22,3 @@ def calibration_batches(trained: Trained, data: DataSet, images: int, batch_size
     shuffled = part.take(torch.randperm(len(part), generator=torch.Generator().manual_seed(0)))  # classes mixed
     batches = EvalBatches(shuffled, batch_size=batch_size, device=torch.device("cpu"), **image_format(trained))
     return [x.clone() for x, _ in batches]
-
-
-def image_format(trained: Trained) -> dict[str, Any]:
-    """How batches must be made for the model."""
-    mean, std = tuple(trained.config["mean"]), tuple(trained.config["std"])
-    return {"size": trained.config["size"], "mean": mean, "std": std}

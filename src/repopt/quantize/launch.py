@@ -1,8 +1,8 @@
 """From a trained run to INT8 and what it costs: accuracy and size of both, and how fast they are on this CPU."""
 
-import dataclasses
 import json
-from dataclasses import dataclass
+import math
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,20 +10,20 @@ import torch
 from torch import Tensor, nn
 
 from repopt.data import DataSet, EvalBatches
-from repopt.models import RepVGG, deploy, plain_from_repvgg
+from repopt.models import RepGhostNet, RepOptGhostNet, RepVGG, deploy, plain_from_repvgg
 from repopt.onnx_files import need, write_onnx
-from repopt.quantize.calibration import calibration_batches, image_format
+from repopt.quantize.calibration import calibration_batches
 from repopt.quantize.ort import OnnxModel, post_training_onnx
-from repopt.quantize.pt2e import calibrated, quiet_torchao, save_program
+from repopt.quantize.pt2e import calibrated, load_program, quiet_torchao, save_program
 from repopt.quantize.qat import EPOCHS, qat_recipe, quantization_aware
 from repopt.quantize.sensitivity import LayerCost, layer_costs
 from repopt.quantize.setting import Int8
-from repopt.quantize.timing import SPEEDS, measure_speed
+from repopt.quantize.timing import WAYS, Timing, measure_speed
 from repopt.results import environment
 from repopt.train.distributed import World
 from repopt.train.evaluation import evaluate
-from repopt.train.finished import Trained, load_run, read_json, run_data, run_recipe
-from repopt.train.folder import replacing
+from repopt.train.finished import Trained, image_format, load_run, read_json, run_data, run_recipe
+from repopt.train.folder import placing_folder
 from repopt.train.recipe import Recipe
 
 Method = Literal["ptq", "qat"]
@@ -42,11 +42,13 @@ class Quantized:
         file: the INT8 model.
         record: setting, accuracies, sizes and speeds, flat, as quantized.json has them.
         layers: by layer, where it was asked for.
+        trouble: why there are no speeds, where they were asked for.
     """
 
     file: Path
     record: dict[str, Any]
     layers: list[LayerCost]
+    trouble: str | None = None
 
 
 def quantize_run(
@@ -61,10 +63,7 @@ def quantize_run(
     lr: float | None = None,
     limit: int | None = None,
     layers: bool = False,
-    speed: bool = True,
-    speed_batch: int = 32,
-    speed_size: int | None = None,
-    threads: int = 1,
+    timing: Timing | None = None,
     device: torch.device | None = None,
     quiet: bool = False,
 ) -> Quantized:
@@ -76,46 +75,35 @@ def quantize_run(
         setting: backend, weights, calibrator.
         form: of the model that is quantized: deployed, or for QAT as it was trained, unless given.
         data: the run's own unless given.
-        out: a folder, RUN/int8 unless given.
+        out: a folder that is not there yet, RUN/int8 unless given.
         epochs: of QAT.
         lr: of QAT; a hundredth of the run's unless given.
         limit: keep that many images of the data.
-        layers: measure every layer on its own too.
-        speed: time float eager, float compiled and INT8 on this CPU.
-        speed_batch: images a batch while timing.
-        speed_size: side of the images while timing, the run's unless given.
-        threads: of the CPU while timing.
+        layers: measure every layer on its own too, for PTQ by torchao.
+        timing: time float eager, float compiled and INT8 on this CPU so.
         device: where QAT and evaluation are computed; ONNX Runtime computes on the CPU.
         quiet: show no progress.
     """
     run, setting = Path(run), setting or Int8()
-    trained = load_run(run)
     out = run / "int8" if out is None else Path(out)
+    where = torch.device("cpu") if device is None else device
+    trained, recipe = load_run(run), run_recipe(run)
     if out.exists():
         raise ValueError(f"there is {str(out)!r} already: give another --out")
+    if layers and (method, setting.backend) != ("ptq", "x86"):
+        raise ValueError("layers are measured for PTQ by x86: leave --layers, --method and --backend out, or --layers")
+    if timing and timing.size and setting.backend == "onnxruntime":
+        raise ValueError("an ONNX file takes images of the run's own size: leave --speed-size out")
     _check_installed(setting)
-    recipe, found = run_recipe(run), run_data(run, data, limit=limit)
+    found = run_data(run, data, limit=limit)
     batches = calibration_batches(trained, found, setting.images)
+    # the model's own normalization, whichever images these are
+    found = replace(found, mean=tuple(trained.config["mean"]), std=tuple(trained.config["std"]))
     chosen = _form(trained.model, method) if form == "auto" else form
-    where = torch.device("cpu") if device is None else device
     model = shaped(trained.model, chosen, batches)
+    training = qat_recipe(recipe, epochs=epochs, lr=lr) if method == "qat" else None
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # both models in float32
     before = _accuracy(trained.model, trained, found, recipe, where)
-    retrain = qat_recipe(recipe, epochs=epochs, lr=lr)
-    out.mkdir(parents=True)
-    file = out / _FILES[setting.backend]
-    if method == "qat":
-        program, _ = quantization_aware(model, found, retrain, setting, out / "qat", device=where, quiet=quiet)
-        write = save_program if setting.backend == "x86" else _write_onnx
-        write(program, file, batches[0])
-    elif setting.backend == "onnxruntime":
-        post_training_onnx(model, batches, setting, file)
-    else:
-        program = calibrated(model.to(where), batches, setting)
-        save_program(program.cpu(), file, batches[0])
-    int8: nn.Module = program if setting.backend == "x86" else OnnxModel(file)
-    after = _accuracy(int8, trained, found, recipe, where if setting.backend == "x86" else torch.device("cpu"))
-    timing = {"speed_batch": speed_batch, "speed_size": speed_size or trained.config["size"], "speed_threads": threads}
-    speeds = measure_speed(run, file, **timing) if speed else dict.fromkeys(SPEEDS)
     record = {
         "run": str(run),
         "model": trained.config["model"],
@@ -124,27 +112,52 @@ def quantize_run(
         "kernel": recipe.kernel,
         "seed": recipe.seed,
         "method": method,
-        "qat_epochs": retrain.epochs if method == "qat" else None,
-        "qat_lr": retrain.lr if method == "qat" else None,
-        **dataclasses.asdict(setting),
-        "calibrator": setting.chosen if method == "ptq" else None,
+        "qat_epochs": training and training.epochs,
+        "qat_lr": training and training.lr,
+        **asdict(setting),
+        "calibrator": None if training else setting.chosen,
         "form": chosen,
         "data": found.name,
         "val_images": len(found.val),
         "float_accuracy": before,
-        "int8_accuracy": after,
-        "drop": before - after,
-        "float_bytes": _weight_bytes(deploy(trained.model)),
-        "int8_bytes": file.stat().st_size,
-        **(timing if speed else dict.fromkeys(timing)),
-        **speeds,
-        **environment(where),
     }
-    costs = _layers(trained, batches, found, setting) if layers else []
-    with replacing(out / "quantized.json") as unfinished:
-        content = {**record, "layers": [dataclasses.asdict(cost) for cost in costs]}
-        unfinished.write_text(json.dumps(content, indent=2) + "\n")
-    return Quantized(file=file, record=record, layers=costs)
+    with placing_folder(out) as unfinished:
+        file = unfinished / _FILES[setting.backend]
+        _write_int8(model, found, batches, setting, file, training=training, device=where, quiet=quiet)
+        int8 = OnnxModel(file) if setting.backend == "onnxruntime" else load_program(file)
+        here = torch.device("cpu") if setting.backend == "onnxruntime" else where
+        after = _accuracy(int8, trained, found, recipe, here)
+        record |= {"int8_accuracy": after, "drop": before - after}
+        record |= {"float_bytes": _weight_bytes(deploy(trained.model)), "int8_bytes": file.stat().st_size}
+        record |= environment(where)
+        costs = _layers(model, trained, batches, found, setting) if layers else []
+        speeds, trouble = _speeds(run, file, trained, timing)
+        record |= speeds
+        _write_record(unfinished, record, costs)
+    return Quantized(file=out / file.name, record=record, layers=costs, trouble=trouble)
+
+
+def _write_int8(
+    model: nn.Module,
+    data: DataSet,
+    batches: list[Tensor],
+    setting: Int8,
+    file: Path,
+    *,
+    training: Recipe | None,
+    device: torch.device,
+    quiet: bool,
+) -> None:
+    """Writes the INT8 model, trained on by a recipe or calibrated alone."""
+    if training is None and setting.backend == "onnxruntime":
+        post_training_onnx(model, batches, setting, file)
+        return
+    if training is None:
+        program = calibrated(model.to(device), batches, setting).cpu()
+    else:
+        program = quantization_aware(model, data, training, setting, device=device, quiet=quiet)
+    write = save_program if setting.backend == "x86" else write_onnx
+    write(program, file, batches[0])
 
 
 def shaped(model: nn.Module, form: Form, images: list[Tensor]) -> nn.Module:
@@ -160,27 +173,44 @@ def shaped(model: nn.Module, form: Form, images: list[Tensor]) -> nn.Module:
 
 def _form(model: nn.Module, method: Method) -> Form:
     """QAT wants norms; a multi-branch model has none that are left after its conversion."""
-    return "deployed" if method == "ptq" or isinstance(model, RepVGG) else "trained"
+    branched = isinstance(model, RepVGG | RepGhostNet) and not isinstance(model, RepOptGhostNet)
+    return "deployed" if method == "ptq" or branched else "trained"
 
 
 def _accuracy(model: nn.Module, trained: Trained, data: DataSet, recipe: Recipe, device: torch.device) -> float:
     batches = EvalBatches(data.val, batch_size=recipe.eval_batch, device=device, **image_format(trained))
-    exact = dataclasses.replace(recipe, precision="fp32")
+    exact = replace(recipe, precision="fp32")
     score = evaluate(model.to(device), batches, exact, device=device, world=World())
     model.cpu()
     return score.accuracy
 
 
-def _layers(trained: Trained, batches: list[Tensor], data: DataSet, setting: Int8) -> list[LayerCost]:
-    part = dataclasses.replace(data, train=data.val)
-    images = calibration_batches(trained, part, _IMAGES_FOR_LAYERS)
-    return layer_costs(
-        trained.model, batches, images, dataclasses.replace(setting, backend="x86", calibrator="default")
-    )
+def _layers(model: nn.Module, trained: Trained, batches: list[Tensor], data: DataSet, setting: Int8) -> list[LayerCost]:
+    images = calibration_batches(trained, replace(data, train=data.val), _IMAGES_FOR_LAYERS)
+    return layer_costs(model.cpu(), batches, images, setting)
 
 
-def _write_onnx(program: nn.Module, path: Path, example: Tensor) -> None:
-    write_onnx(program, path, example)
+def _speeds(run: Path, file: Path, trained: Trained, timing: Timing | None) -> tuple[dict[str, Any], str | None]:
+    """The speeds with how they were measured, and why there are none: that takes nothing from the INT8 model."""
+    chosen = timing and replace(timing, size=timing.size or image_format(trained)["size"])
+    found: dict[str, Any] = dict.fromkeys(("batch", "size", "threads")) if chosen is None else asdict(chosen)
+    told = {f"speed_{name}": found[name] for name in ("batch", "size", "threads")}
+    none = dict.fromkeys((*WAYS, "instructions"))
+    if chosen is None:
+        return {**told, "speed_hardware": None, **none}, None
+    told["speed_hardware"] = environment(torch.device("cpu"))["hardware"]
+    try:
+        return {**told, **measure_speed(run, file, chosen)}, None
+    except RuntimeError as error:
+        return {**told, **none}, str(error)
+
+
+def _write_record(folder: Path, record: dict[str, Any], costs: list[LayerCost]) -> None:
+    layers = [
+        {name: None if value in (math.inf, -math.inf) else value for name, value in asdict(cost).items()}
+        for cost in costs  # JSON knows no infinity
+    ]
+    (folder / "quantized.json").write_text(json.dumps({**record, "layers": layers}, indent=2) + "\n")
 
 
 def _weight_bytes(model: nn.Module) -> int:

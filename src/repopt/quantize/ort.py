@@ -10,22 +10,23 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from repopt.models import deploy
 from repopt.onnx_files import IMAGES, need, onnx_runner, write_onnx
+from repopt.quantize.pt2e import check_batches
 from repopt.quantize.setting import Int8
 from repopt.train.folder import replacing
 
 
 def post_training_onnx(model: nn.Module, batches: Sequence[Tensor], setting: Int8, path: Path) -> None:
-    """Writes the INT8 file of a trained model's deploy form, calibrated and not trained any further.
+    """Writes the INT8 file of a trained model in the form that it is given in, calibrated and not trained any further.
 
     Args:
-        model: of this package, in any form; it is left as it is.
+        model: the model, on the CPU.
         batches: images as the model takes them.
         setting: how.
         path: the file to write, in one move.
     """
     need("onnx", "onnxscript", "onnxruntime")
+    check_batches(model, batches)
     from onnxruntime import quantization as ort
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -40,7 +41,7 @@ def post_training_onnx(model: nn.Module, batches: Sequence[Tensor], setting: Int
         # it recommends a step that was taken, and prints as it goes
         with redirect_stdout(StringIO()), TemporaryDirectory() as folder, replacing(path) as unfinished:
             float_file, inferred = Path(folder, "float.onnx"), Path(folder, "inferred.onnx")
-            write_onnx(deploy(model).eval(), float_file, batches[0])
+            write_onnx(model.eval(), float_file, batches[0])
             quant_pre_process(str(float_file), str(inferred))
             ort.quantize_static(
                 str(inferred),

@@ -39,8 +39,7 @@ def post_training(model: nn.Module, batches: Sequence[Tensor], setting: Int8) ->
 
 def calibrated(model: nn.Module, batches: Sequence[Tensor], setting: Int8) -> GraphModule:
     """The INT8 program of a model in the form that it is given in."""
-    if not batches or not len(batches[0]):
-        raise ValueError("calibration needs at least one image, and there is none")
+    check_batches(model, batches)
     prepared = prepare(copy.deepcopy(model), batches[0], setting)
     calibrate_(prepared, batches)
     return convert(prepared)
@@ -61,7 +60,9 @@ def prepare(model: nn.Module, example: Tensor, setting: Int8, *, training: bool 
             "torchao found nothing to quantize in this model: use the versions of torch and torchao that repopt is "
             "tested with (constraints.txt)"
         )
-    if not training:
+    if training:
+        _measure_in_training_only_(prepared)
+    else:
         switch_(prepared, measure=True, quantize=False)
     return prepared
 
@@ -82,7 +83,7 @@ def convert(prepared: GraphModule) -> GraphModule:
         from torchao.quantization.pt2e import allow_exported_model_train_eval
         from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 
-        prepared.eval()  # which returns nothing in an exported program
+        prepared.eval()  # not chained: it returns nothing in an exported program
         converted: GraphModule = convert_pt2e(prepared)
         allow_exported_model_train_eval(converted)
     used = {str(node.target) for node in converted.graph.nodes if node.op == "get_attr"}
@@ -102,9 +103,24 @@ def load_program(path: Path) -> GraphModule:
     """An INT8 program from its file; torch.compile with inductor's freezing makes it fast."""
     with quiet_torchao():
         import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer  # noqa: F401  its operators
+        from torchao.quantization.pt2e import allow_exported_model_train_eval
 
-        program: GraphModule = torch.export.load(path).module()
+        program: GraphModule = torch.export.load(path).module(check_guards=False)
+        allow_exported_model_train_eval(program)
+    program._forward_pre_hooks.clear()  # they insist on the size that was exported; the operators take any
     return program
+
+
+def check_batches(model: nn.Module, batches: Sequence[Tensor]) -> None:
+    """Raises unless there are images, and such as the model takes."""
+    if not batches or not len(batches[0]):
+        raise ValueError("calibration needs at least one image, and there is none")
+    channels = getattr(model, "in_chans", batches[0].shape[1])
+    for batch in batches:
+        if batch.ndim != 4 or batch.shape[1] != channels:
+            raise ValueError(
+                f"calibration images must be batch x {channels} x height x width, not of shape {tuple(batch.shape)}"
+            )
 
 
 def fake_quantizations(prepared: GraphModule) -> list[Any]:
@@ -138,6 +154,19 @@ def quiet_torchao() -> Iterator[None]:
         raise ImportError(f"INT8 needs {error.name}, which is not installed: pip install 'repopt[int8]'") from error
     finally:
         logging.disable(before)
+
+
+def _measure_in_training_only_(prepared: GraphModule) -> None:
+    """Ranges, like the statistics of norms, are of training images: torchao would go on measuring in eval mode."""
+    switch = prepared.train
+
+    def train(mode: bool = True) -> GraphModule:
+        switch(mode)
+        for fake in fake_quantizations(prepared):
+            fake.enable_observer(mode)
+        return prepared
+
+    prepared.train, prepared.eval = train, lambda: train(False)  # type: ignore[method-assign]
 
 
 def _exported(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:

@@ -7,8 +7,6 @@ biases, which is all that can be done with it, or from the plain model that `pla
 
 import copy
 import dataclasses
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -17,7 +15,6 @@ from torch.fx import GraphModule
 from repopt.data import DataSet
 from repopt.quantize.pt2e import convert, prepare
 from repopt.quantize.setting import Int8
-from repopt.train.folder import RunFolder
 from repopt.train.loop import Run
 from repopt.train.methods import Subject
 from repopt.train.recipe import Recipe
@@ -45,35 +42,20 @@ def qat_recipe(trained_by: Recipe, *, epochs: int = EPOCHS, lr: float | None = N
 
 
 def quantization_aware(
-    model: nn.Module,
-    data: DataSet,
-    recipe: Recipe,
-    setting: Int8,
-    out: Path,
-    *,
-    device: torch.device,
-    quiet: bool = False,
-) -> tuple[GraphModule, dict[str, Any]]:
-    """Trains with the rounding in place, and returns the INT8 program, on the CPU, with the run's summary.
+    model: nn.Module, data: DataSet, recipe: Recipe, setting: Int8, *, device: torch.device, quiet: bool = False
+) -> GraphModule:
+    """Trains with the rounding in place, and returns the INT8 program, on the CPU.
 
     Args:
         model: with its norms, or a deploy form; it is left as it is.
         data: to train and evaluate on.
         recipe: how, as `qat_recipe` gives it.
         setting: of INT8; activations are measured by moving averages whatever its calibrator.
-        out: a run folder for the metrics and checkpoints.
         device: where.
         quiet: show no progress.
     """
     size = recipe.size or data.size
     example = torch.zeros(2, data.channels, size, size)
     prepared = prepare(copy.deepcopy(model).to(device), example, setting, training=True)
-    folder = RunFolder(out)
-    try:
-        folder.write("run.json", {"method": "qat", "setting": dataclasses.asdict(setting), "data": data.name})
-        folder.write("recipe.json", dataclasses.asdict(recipe))
-        run = Run(Subject(method="sgd", model=prepared), data, recipe, folder, device=device, quiet=quiet)
-        summary = run.fit()
-    finally:
-        folder.close()
-    return convert(prepared.cpu()), summary
+    Run(Subject(method="sgd", model=prepared), data, recipe, None, device=device, quiet=quiet).fit()
+    return convert(prepared.cpu())

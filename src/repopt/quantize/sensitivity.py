@@ -6,6 +6,7 @@ A layer that costs much alone wants a finer scale, QAT or floating point. The si
 together shows where along the depth the signal is lost.
 """
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Interpreter, Node
 
-from repopt.models import deploy
-from repopt.quantize.pt2e import calibrate_, prepare, switch_
+from repopt.quantize.pt2e import calibrate_, check_batches, prepare, switch_
 from repopt.quantize.setting import Int8
 
 
@@ -43,12 +43,13 @@ def layer_costs(
     """The cost of INT8 by layer, in the order of computation.
 
     Args:
-        model: of this package, in any form; it is left as it is.
+        model: in the form that is to be quantized; it is left as it is.
         calibration: batches to measure activations on.
         images: batches to compare on.
-        setting: how; layers are measured with torchao whatever the backend.
+        setting: how, by torchao.
     """
-    prepared = prepare(deploy(model).eval(), calibration[0], setting)
+    check_batches(model, calibration)
+    prepared = prepare(copy.deepcopy(model).eval(), calibration[0], setting)
     calibrate_(prepared, calibration)
     device = next(prepared.parameters()).device
     batches = [batch.to(device) for batch in images]

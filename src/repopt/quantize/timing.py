@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,52 +29,68 @@ _FEWER = "AVX512_CORE_VNNI"  # oneDNN's name of the instructions without AMX
 _ISA = "ONEDNN_MAX_CPU_ISA"
 
 
-SPEEDS = ("float_eager", "float_compiled", "int8", "instructions")
+WAYS = ("float_eager", "float_compiled", "int8")
 
 
-def measure_speed(
-    run: Path, int8: Path, *, speed_size: int, speed_batch: int, speed_threads: int, repeats: int = 10
-) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """On what speeds are measured.
+
+    Attributes:
+        batch: images in a batch.
+        size: side of the images, the run's unless given.
+        threads: of the CPU.
+        repeats: timed passes of each model, the median of which counts.
+    """
+
+    batch: int = 32
+    size: int | None = None
+    threads: int = 1
+    repeats: int = 10
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1 while speeds are measured, not {value}")
+
+
+def measure_speed(run: Path, int8: Path, timing: Timing) -> dict[str, Any]:
     """Times a run's model and its INT8 file on this machine's CPU.
 
     Args:
         run: the run folder.
         int8: a .pt2 program or an .onnx file.
-        speed_size: side of the images.
-        speed_batch: images in a batch.
-        speed_threads: of the CPU.
-        repeats: timed passes of each, the median of which counts.
+        timing: on what; its size must be given.
 
     Returns:
-        Images a second by `float_eager`, `float_compiled` and `int8`, and `instructions` where the CPU's own could not
-        be used.
+        Images a second by the names in `WAYS`, and `instructions` where those of the CPU could not be used.
+
+    Raises:
+        RuntimeError: it could not be measured; the message says why.
     """
     call = [sys.executable, "-W", "ignore", "-m", "repopt.quantize.timing", str(run), str(int8)]
-    call += [str(number) for number in (speed_size, speed_batch, speed_threads, repeats)]
-    threaded = {**os.environ, "OMP_NUM_THREADS": str(speed_threads)}
-    done = subprocess.run(call, capture_output=True, text=True, env=threaded)
+    call += [str(number) for number in (timing.size, timing.batch, timing.threads, timing.repeats)]
+    threaded = {**os.environ, "OMP_NUM_THREADS": str(timing.threads)}
+    done, instructions = subprocess.run(call, capture_output=True, text=True, env=threaded), None
     if done.returncode == -signal.SIGILL and _ISA not in os.environ:
-        done = subprocess.run(call, capture_output=True, text=True, env={**threaded, _ISA: _FEWER})
+        instructions = _FEWER
+        done = subprocess.run(call, capture_output=True, text=True, env={**threaded, _ISA: instructions})
     if done.returncode:
         why = done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"]
         raise RuntimeError(f"the speed could not be measured: {why[-1]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return {**json.loads(done.stdout.splitlines()[-1]), "instructions": instructions}
 
 
 @torch.no_grad()
-def _measure(run: Path, int8: Path, size: int, batch_size: int, threads: int, repeats: int) -> dict[str, Any]:
+def _measure(run: Path, int8: Path, size: int, batch_size: int, threads: int, repeats: int) -> dict[str, float]:
     torch.set_num_threads(threads)
     torch._inductor.config.freezing = True  # constants folded in and weights packed, as torchao's kernels want them
     trained = load_run(run)
     model = deploy(trained.model)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(batch_size, trained.config["options"]["in_chans"], size, size, generator=generator)
-    ways: dict[str, Callable[[Tensor], Tensor]] = {
-        "float_eager": model,
-        "float_compiled": torch.compile(model),
-        "int8": onnx_runner(int8) if int8.suffix == ".onnx" else torch.compile(load_program(int8), dynamic=False),
-    }
+    quantized = onnx_runner(int8) if int8.suffix == ".onnx" else torch.compile(load_program(int8), dynamic=False)
+    ways: dict[str, Callable[[Tensor], Tensor]] = dict(zip(WAYS, (model, torch.compile(model), quantized), strict=True))
     for run_once in ways.values():
         run_once(x)  # compiles
     seconds: dict[str, list[float]] = {way: [] for way in ways}
@@ -82,8 +99,7 @@ def _measure(run: Path, int8: Path, size: int, batch_size: int, threads: int, re
             start = time.perf_counter()
             run_once(x)
             seconds[way].append(time.perf_counter() - start)
-    speeds = {way: batch_size / statistics.median(times) for way, times in seconds.items()}
-    return {**speeds, "instructions": os.environ.get(_ISA)}
+    return {way: batch_size / statistics.median(times) for way, times in seconds.items()}
 
 
 if __name__ == "__main__":

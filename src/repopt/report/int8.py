@@ -39,18 +39,16 @@ def _row(record: dict[str, Any]) -> list[str]:
 
 def _how(record: dict[str, Any]) -> str:
     calibrated = f", {record['calibrator']}" if record["calibrator"] else ""
-    return f"{record['method'].upper()}{calibrated}, scale a {record['weights']}, {record['backend']}"
+    return f"{record['method'].upper()}{calibrated}, scale a {record['weights']}, {record['form']}, {record['backend']}"
 
 
 def _layers(costs: list[dict[str, Any]]) -> str:
+    names = ("agreement_alone", "snr_alone", "snr")
     rows = [
         [
             f"<th scope='row'><code>{escape(cost['layer'])}</code></th>",
-            *(cell(f"{cost[name]:.{digits}f}", number=True) for name, digits in _COLUMNS),
+            *(cell(ABSENT if cost[name] is None else f"{cost[name]:.1f}", number=True) for name in names),
         ]
         for cost in costs
     ]
     return table(["layer", "same class alone, %", "SNR alone, dB", "SNR, dB"], rows, numbers_from=1)
-
-
-_COLUMNS = (("agreement_alone", 2), ("snr_alone", 1), ("snr", 1))

@@ -46,8 +46,9 @@ def run_data(folder: str | Path, data: str | None = None, *, limit: int | None =
     if data is not None:
         return load_data(data, size=size, limit=limit)
     info = read_json(Path(folder), "run.json")
+    kept = info["limit"] if limit is None else limit
     try:
-        return load_data(info["data"], size=size, limit=limit or info["limit"], broken=info["broken"])
+        return load_data(info["data"], size=size, limit=kept, broken=info["broken"])
     except (OSError, ValueError) as error:
         raise ValueError(f"the run's own data cannot be loaded ({error}): give --data") from error
 
@@ -60,6 +61,13 @@ def check_data(trained: Trained, data: DataSet) -> None:
     ):
         if given != wanted:
             raise ValueError(f"{data.name!r} has {given} {what} and the run {wanted}: give data like its own")
+
+
+def image_format(trained: Trained) -> dict[str, Any]:
+    """How batches must be made for the model, at the size that it is evaluated and deployed at."""
+    config = trained.config
+    size = config.get("eval_size") or config["size"]
+    return {"size": size, "mean": tuple(config["mean"]), "std": tuple(config["std"])}
 
 
 def evaluate_run(
@@ -85,16 +93,15 @@ def evaluate_run(
     with joined(device) as (world, chosen):
         model = trained.model.to(chosen)
         scores = {}
-        for size in sizes or (recipe.eval_size or trained.config["size"],):
+        own = image_format(trained)
+        for size in sizes or (own["size"],):
             batches = EvalBatches(
                 found.val,
                 batch_size=recipe.eval_batch,
-                size=size,
-                mean=tuple(trained.config["mean"]),
-                std=tuple(trained.config["std"]),
                 device=chosen,
                 rank=world.rank,
                 world_size=world.size,
+                **{**own, "size": size},
             )
             scores[size] = evaluate(model, batches, recipe, device=chosen, world=world)
     return scores

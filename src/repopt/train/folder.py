@@ -10,6 +10,7 @@ model.safetensors, config.json, scales.safetensors, summary.json      when it is
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,6 +52,20 @@ def replacing(path: Path) -> Iterator[Path]:
         os.fsync(folder)  # the move itself must outlive a power cut too
     finally:
         os.close(folder)
+
+
+@contextmanager
+def placing_folder(path: Path) -> Iterator[Path]:
+    """A folder to write to, which becomes `path` in one move; an error within leaves nothing."""
+    unfinished = path.with_name(f"{UNFINISHED}{path.name}")
+    shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
+    unfinished.mkdir(parents=True)
+    try:
+        yield unfinished
+        unfinished.rename(path)
+    except BaseException:
+        shutil.rmtree(unfinished)
+        raise
 
 
 class RunFolder:

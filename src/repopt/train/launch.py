@@ -191,6 +191,7 @@ def _write_results(
             "mean": data.mean,
             "std": data.std,
             "size": job.recipe.size or data.size,
+            "eval_size": job.recipe.eval_size,
         },
     )
     _save_weights(folder.path / "model.safetensors", model)  # last: it makes the run one to load

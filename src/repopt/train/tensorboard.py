@@ -15,12 +15,14 @@ def scalar_writer(folder: Path | None) -> Write:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return lambda record: None
-    writer = SummaryWriter(str(folder / "tensorboard"))
+    writers: list[SummaryWriter] = []  # made with the first record: a run that never starts leaves nothing
 
     def write(record: Mapping[str, Any]) -> None:
+        if not writers:
+            writers.append(SummaryWriter(str(folder / "tensorboard")))
         for name, value in record.items():
             if isinstance(value, int | float) and name not in ("epoch", "step"):
-                writer.add_scalar(name, value, record["epoch"])
-        writer.flush()
+                writers[0].add_scalar(name, value, record["epoch"])
+        writers[0].flush()
 
     return write
