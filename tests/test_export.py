@@ -16,8 +16,8 @@ from repopt.data import EvalBatches, load_data
 from repopt.export import FORMATS, export_run
 from repopt.export.formats import METADATA
 from repopt.onnx_files import compare, onnx_metadata, onnx_outputs
-from repopt.quantize import Int8, calibration_batches, post_training
-from repopt.quantize.pt2e import save_program
+from repopt.quantize import Int8, quantize_run
+from repopt.quantize.pt2e import load_program
 from repopt.train.finished import load_run
 from train.program import run as program
 
@@ -117,14 +117,18 @@ def test_an_exported_folder_is_the_deploy_form(run):
 
 def test_an_int8_program_is_exported_with_the_normalization_inside(run):
     """The one that `repopt quantize` left in the run, not another."""
-    trained, data = load_run(run), load_data("digits")
-    batches = calibration_batches(trained, data, 50)
-    left = post_training(trained.model, batches, Int8(calibrator="minmax", weights="tensor"))
-    (run / "int8").mkdir()
-    save_program(left, run / "int8" / "program.pt2", batches[0])
-    exported = export_run(run, "onnx-int8", normalize=True)
+    setting = Int8(calibrator="minmax", weights="tensor", images=50)
+    left = load_program(quantize_run(run, setting=setting, out=run / "mine").file)
+    exported = export_run(run, "onnx-int8", normalize=True, int8=run / "mine")
     assert exported.agreement.top1 >= 0.99
-    assert exported.agreement.images == len(data.val)
+    assert exported.agreement.images == 360
+    told = json.loads(onnx_metadata(exported.path)["int8"])
+    assert (told["method"], told["weights"], told["calibrator"], told["images"]) == ("ptq", "tensor", "minmax", 50)
+    (run / "int8").mkdir()
+    with pytest.raises(ValueError, match=r"int8' holds no program.pt2: name a folder that `repopt quantize"):
+        export_run(run, "onnx-int8", run / "other.onnx")
+    with pytest.raises(ValueError, match="a folder of INT8 is for the format onnx-int8, not onnx"):
+        export_run(run, "onnx", run / "other.onnx", int8=run / "mine")
     assert (
         compare([left(validation(run, 99))], [outputs(exported.path, validation(run, 99, normalized=False))]).top1
         >= 0.98

@@ -16,6 +16,7 @@ def export(
     images: int | None = None,
     normalize: bool = False,
     opset: int | None = None,
+    int8: Path | None = None,
 ) -> int:
     """Export a finished run's model, checked on real images before it is kept.
 
@@ -30,8 +31,10 @@ def export(
         images: how many; 72, and 1000 for onnx-int8, unless given.
         normalize: put the normalization inside: the file then takes images from 0 to 1.
         opset: of ONNX, 18 to 23; torch's default unless given.
+        int8: the folder of `repopt quantize` for onnx-int8; RUN/int8 unless given, and where there is none, the model
+            is calibrated now.
     """
-    exported = export_run(run, format, out, data=data, images=images, normalize=normalize, opset=opset)
+    exported = export_run(run, format, out, data=data, images=images, normalize=normalize, opset=opset, int8=int8)
     print("\n".join(_lines(exported)))
     return 0
 
@@ -41,8 +44,10 @@ def _lines(exported: Exported) -> list[str]:
     agreement = exported.agreement
     *few, most = map(str, exported.batch_sizes)
     sizes = f"{', '.join(few)} and {most}" if few else most
+    made = exported.int8 and [f"INT8     by {exported.int8['method']}, a scale a {exported.int8['weights']}"]
     return [
         f"{exported.path}: {exported.bytes:,} bytes",
+        *(made or []),
         f"takes    batch x {channels} x {height} x {width} float32, {exported.input}",
         f"checked  loaded again, on {agreement.images:,} images in batches of {sizes}",
         f"logits   at most {agreement.difference:.1e} from the {exported.origin}'s, relative",

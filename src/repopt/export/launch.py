@@ -10,8 +10,9 @@ that differs before a rounding moves a value to the next integer.
 """
 
 import itertools
+import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,11 @@ from repopt.export.formats import FORMATS, Format, Name, Normalized, Run, Subjec
 from repopt.models import deploy
 from repopt.onnx_files import Agreement, check_opset, compare, need
 from repopt.quantize import Int8, calibration_batches, post_training
+from repopt.quantize.launch import FILES
 from repopt.quantize.pt2e import load_program
 from repopt.train.finished import Trained, check_data, image_format, load_run, run_data, run_recipe
 
-PROGRAM = Path("int8") / "program.pt2"  # of a run that `repopt quantize` has been at
+PROGRAM = FILES["x86"]
 _BATCH = 64
 
 
@@ -44,6 +46,7 @@ class Exported:
         origin: what it was compared with: the trained model, or for INT8 the INT8 program.
         agreement: with that.
         batch_sizes: that were tried.
+        int8: how the INT8 program was made, for INT8.
     """
 
     path: Path
@@ -53,6 +56,7 @@ class Exported:
     origin: str
     agreement: Agreement
     batch_sizes: tuple[int, ...]
+    int8: dict[str, Any] = field(default_factory=dict)
 
 
 def export_run(
@@ -64,6 +68,7 @@ def export_run(
     images: int | None = None,
     normalize: bool = False,
     opset: int | None = None,
+    int8: str | Path | None = None,
 ) -> Exported:
     """Writes a finished run's model, once it is proven to be the model.
 
@@ -75,6 +80,8 @@ def export_run(
         images: how many; 72, and 1,000 for INT8, unless given.
         normalize: put the normalization inside, so that images from 0 to 1 are taken.
         opset: of ONNX, torch's default unless given.
+        int8: the folder of `repopt quantize` whose program becomes INT8 ONNX; RUN/int8 unless given, and where there is
+            none, the model is calibrated now.
 
     Raises:
         ValueError: what is asked for cannot be; nothing is written.
@@ -87,6 +94,8 @@ def export_run(
     """
     run = Path(run)
     kind = _checked(format, normalize=normalize, opset=opset, images=images)
+    if int8 is not None and format != "onnx-int8":
+        raise ValueError(f"a folder of INT8 is for the format onnx-int8, not {format}: leave --int8 out")
     target = run / kind.name if out is None else Path(out)
     _check_target(target, kind)
     trained = load_run(run)
@@ -95,10 +104,13 @@ def export_run(
     part = found.val.take(balanced(found.val.labels, images or kind.images))
     expected: Run = trained.model
     module: nn.Module = deploy(trained.model)
+    quantized: dict[str, Any] = {}
     if format == "onnx-int8":
-        expected = module = _int8(run, trained, found)
+        program, quantized = _int8(run, trained, found, int8)
+        expected = module = program
     config = {
         **trained.config,
+        **({"int8": quantized} if quantized else {}),
         "options": {**trained.config["options"], "deploy": True},
         "input": "0..1" if normalize else "normalized",
         "recipe": asdict(run_recipe(run)),
@@ -121,6 +133,7 @@ def export_run(
         origin=kind.origin,
         agreement=agreement,
         batch_sizes=sizes,
+        int8=quantized,
     )
 
 
@@ -149,12 +162,20 @@ def _check_target(target: Path, kind: Format) -> None:
         raise ValueError(f"there is {str(target)!r} already: remove it, or give another --out")
 
 
-def _int8(run: Path, trained: Trained, data: DataSet) -> nn.Module:
-    """The INT8 program that `repopt quantize` left in the run, or one that is calibrated now."""
-    if not (run / PROGRAM).exists():
+def _int8(run: Path, trained: Trained, data: DataSet, folder: str | Path | None) -> tuple[nn.Module, dict[str, Any]]:
+    """The INT8 program that `repopt quantize` left, or one that is calibrated now, with what is to be said of it."""
+    chosen = run / "int8" if folder is None else Path(folder)
+    if folder is None and not chosen.exists():
         setting = Int8()
-        return post_training(trained.model, calibration_batches(trained, data, setting.images), setting)
-    return load_program(run / PROGRAM)
+        batches = calibration_batches(trained, data, setting.images)
+        return post_training(trained.model, batches, setting), {"method": "ptq", **asdict(setting)}
+    if not (chosen / PROGRAM).exists():
+        raise ValueError(
+            f"{str(chosen)!r} holds no {PROGRAM}: name a folder that `repopt quantize --backend x86` wrote by --int8"
+        )
+    record = json.loads((chosen / "quantized.json").read_text())
+    told = ("method", *(each.name for each in fields(Int8)), "form", "int8_accuracy")
+    return load_program(chosen / PROGRAM), {name: record[name] for name in told}
 
 
 def _batches(trained: Trained, part: Images | ImageFiles, *, normalize: bool) -> Iterator[tuple[Tensor, Tensor]]:

@@ -30,7 +30,7 @@ Method = Literal["ptq", "qat"]
 # as it is deployed; with the norms and branches of training; a converted RepVGG that was given norms again
 Form = Literal["auto", "deployed", "trained", "plain"]
 
-_FILES = {"x86": "program.pt2", "onnxruntime": "model.onnx"}
+FILES = {"x86": "program.pt2", "onnxruntime": "model.onnx"}
 _IMAGES_FOR_LAYERS = 500
 
 
@@ -122,7 +122,7 @@ def quantize_run(
         "float_accuracy": before,
     }
     with placing_folder(out) as unfinished:
-        file = unfinished / _FILES[setting.backend]
+        file = unfinished / FILES[setting.backend]
         _write_int8(model, found, batches, setting, file, training=training, device=where, quiet=quiet)
         int8 = OnnxModel(file) if setting.backend == "onnxruntime" else load_program(file)
         here = torch.device("cpu") if setting.backend == "onnxruntime" else where
