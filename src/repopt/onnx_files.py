@@ -90,14 +90,22 @@ def onnx_metadata(path: str | Path) -> dict[str, str]:
     return {entry.key: entry.value for entry in onnx.load(path, load_external_data=False).metadata_props}
 
 
-def onnx_runner(path: str | Path) -> Callable[[Tensor], Tensor]:
-    """A function that runs a file by ONNX Runtime on the CPU, with as many threads as torch has."""
+def onnx_runner(path: str | Path, *, optimize: bool = True) -> Callable[[Tensor], Tensor]:
+    """A function that runs a file by ONNX Runtime on the CPU, with as many threads as torch has.
+
+    Args:
+        path: the file.
+        optimize: let ONNX Runtime rewrite the graph for speed, which makes integer kernels of INT8; without, every
+            operator is computed as the file says.
+    """
     need("onnxruntime")
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = torch.get_num_threads(), 1
     options.log_severity_level = 3  # errors
+    if not optimize:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
     def run(images: Tensor) -> Tensor:

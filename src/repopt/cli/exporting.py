@@ -45,6 +45,7 @@ def _lines(exported: Exported) -> list[str]:
     *few, most = map(str, exported.batch_sizes)
     sizes = f"{', '.join(few)} and {most}" if few else most
     made = exported.int8 and [f"INT8     by {exported.int8['method']}, a scale a {exported.int8['weights']}"]
+    kernels = exported.kernels and [f"kernels  {exported.kernels.top1:.2%} the same by ONNX Runtime's integer kernels"]
     return [
         f"{exported.path}: {exported.bytes:,} bytes",
         *(made or []),
@@ -52,4 +53,5 @@ def _lines(exported: Exported) -> list[str]:
         f"checked  loaded again, on {agreement.images:,} images in batches of {sizes}",
         f"logits   at most {agreement.difference:.1e} from the {exported.origin}'s, relative",
         f"top-1    {agreement.top1:.2%} the same",
+        *(kernels or []),
     ]

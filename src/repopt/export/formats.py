@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -71,10 +72,10 @@ class Subject:
     opset: int | None
 
 
-def _write_onnx(subject: Subject, path: Path) -> Run:
+def _write_onnx(subject: Subject, path: Path, *, optimize: bool = True) -> Run:
     metadata = {name: value if isinstance(value, str) else json.dumps(value) for name, value in subject.config.items()}
     write_onnx(subject.module, path, subject.example, metadata=metadata, opset=subject.opset)
-    return onnx_runner(path)
+    return onnx_runner(path, optimize=optimize)
 
 
 def _write_program(subject: Subject, path: Path) -> Run:
@@ -133,7 +134,7 @@ FORMATS: Mapping[Name, Format] = {
     "onnx": Format(name="model.onnx", write=_write_onnx, needs=_ONNX),
     "onnx-int8": Format(
         name="model-int8.onnx",
-        write=_write_onnx,
+        write=partial(_write_onnx, optimize=False),
         needs=_ONNX,
         images=1000,
         origin="INT8 program",
