@@ -258,9 +258,8 @@ def quantization() -> str:
     """The page on INT8 with the figures of results/."""
     rows = _rows("int8.csv")
     first = rows[0]
-    setting = f"{first['model'].removeprefix('q').replace('repvgg', 'repopt_vgg')} and its counterparts"
     lines = [
-        f"CIFAR-100, {setting}, trained for {first['epochs']} epochs by the recipe `small` with one init, a row a "
+        f"CIFAR-100, {first['model']} and its counterparts, trained for {first['epochs']} epochs by the recipe `small` with one init, a row a "
         f"seed, on all {int(first['val_images']):,} test images (`results/int8.csv`). PTQ with {first['images']} images:",
         "",
         "| trained by | form | seed | float | INT8, a scale a channel: histogram | minmax | a scale a tensor: histogram | minmax |",
@@ -300,7 +299,7 @@ def quantization() -> str:
         eager, compiled, int8 = (float(row[way]) for way in ("float_eager", "float_compiled", "int8"))
         lines.append(
             f"| {row['model']} | {row['backend']} | {row['speed_batch']} | {row['speed_size']} | {row['speed_threads']} | "
-            f"{row['hardware']} | {eager:,.0f} | {compiled:,.0f} | {int8:,.0f} | {int8 / eager:.2f} |"
+            f"{row['speed_hardware']} | {eager:,.0f} | {compiled:,.0f} | {int8:,.0f} | {int8 / eager:.2f} |"
         )
     return _with_part("docs/quantization.md", "int8 results", lines)
 
