@@ -131,7 +131,8 @@ def _print_layers(costs: list[LayerCost]) -> None:
     table = _table("layer", "alone: same class, %", "alone: SNR, dB", "all: SNR, dB")
     for cost in costs:
         table.add_row(cost.layer, f"{cost.agreement_alone:.2f}", f"{cost.snr_alone:.1f}", f"{cost.snr:.1f}")
-    print("By layer. Alone: the logits with this layer alone in INT8. All: its own output with all in INT8.")
+    print("By layer. alone: the logits with this layer alone in INT8;")
+    print("all: the layer's own output with all layers in INT8.")
     Console().print(table)
 
 

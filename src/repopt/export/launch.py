@@ -7,7 +7,7 @@ images, one, seven and more at a time, and takes its place only if the two agree
 
 An INT8 file is compared with the INT8 program that it was written from, by the classes that the two choose: a last bit
 that differs before a rounding moves a value to the next integer. It is run operator by operator, as it is written. The
-integer kernels that ONNX Runtime makes of it add in another order and round biases: in a deep net theirs is another noise
+integer kernels that ONNX Runtime makes of it round biases and add in another order: in a deep net that is another noise
 of the same size. How often they choose the same class is measured and said, and nothing is asked of it.
 """
 

@@ -1,6 +1,7 @@
 """The section about INT8: what each quantization of a run cost, and which layers it cost at."""
 
 import json
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -14,23 +15,40 @@ _NOTE = (
 )
 
 
-def int8_section(folder: Path) -> str:
-    """What `repopt quantize` has left in folders of a run; nothing where it has not been."""
-    found = [json.loads(path.read_text()) for path in sorted(folder.glob("*/quantized.json"))]
+def int8_section(folders: Sequence[Path]) -> str:
+    """What `repopt quantize` has left in folders of the runs; nothing where it has not been."""
+    found = [
+        (folder.resolve().name, json.loads(path.read_text()))
+        for folder in folders
+        for path in sorted(folder.glob("*/quantized.json"))
+    ]
     if not found:
         return ""
-    names = ["how", "float, %", "INT8, %", "drop", "float, MB", "INT8, MB", "eager, images/s", "compiled", "INT8"]
-    body = table(names, [_row(record) for record in found], numbers_from=1)
-    for record in found:
+    names = [
+        "run",
+        "how",
+        "float, %",
+        "INT8, %",
+        "drop",
+        "float, MB",
+        "INT8, MB",
+        "eager, images/s",
+        "compiled",
+        "INT8",
+    ]
+    body = table(names, [_row(run, record) for run, record in found], numbers_from=2)
+    for run, record in found:
         if record["layers"]:
-            body += f"<h3>By layer: {escape(_how(record))}</h3>{_layers(record['layers'])}"
+            about = f"By layer: {escape(run)}, {escape(_how(record))}"
+            body += f"<details><summary>{about}</summary>{_layers(record['layers'])}</details>"
     return section("INT8", body, note=_NOTE)
 
 
-def _row(record: dict[str, Any]) -> list[str]:
+def _row(run: str, record: dict[str, Any]) -> list[str]:
     speeds = [record[way] for way in ("float_eager", "float_compiled", "int8")]
     return [
-        cell(escape(_how(record)), head=True),
+        cell(escape(run), head=True),
+        cell(escape(_how(record))),
         *(cell(f"{record[name]:.2f}", number=True) for name in ("float_accuracy", "int8_accuracy", "drop")),
         *(cell(f"{record[name] / 1e6:.2f}", number=True) for name in ("float_bytes", "int8_bytes")),
         *(cell(ABSENT if speed is None else f"{speed:,.0f}", number=True) for speed in speeds),
@@ -46,7 +64,7 @@ def _layers(costs: list[dict[str, Any]]) -> str:
     names = ("agreement_alone", "snr_alone", "snr")
     rows = [
         [
-            f"<th scope='row'><code>{escape(cost['layer'])}</code></th>",
+            cell(f"<code>{escape(cost['layer'])}</code>", head=True),
             *(cell(ABSENT if cost[name] is None else f"{cost[name]:.1f}", number=True) for name in names),
         ]
         for cost in costs

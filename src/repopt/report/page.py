@@ -42,7 +42,7 @@ def render(runs: Sequence[Run], title: str | None = None) -> str:
         sections.curves_section(groups),
         *(sections.search_section(run, len(searches) > 1) for run in searches),
         *dict.fromkeys(part for run in runs for part in analysis_sections(run.folder)),
-        *(int8_section(run.folder) for run in runs),
+        int8_section([run.folder for run in runs]),
         sections.time_section(groups),
         sections.runs_section(groups) if len(runs) > 1 else "",
         sections.recipe_section(groups),
