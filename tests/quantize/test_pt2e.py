@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import repopt
 from quantize.nets import images, small_net
 from repopt.models import deploy
 from repopt.quantize import Int8, layer_costs, post_training
@@ -171,3 +172,17 @@ def test_what_was_trained_is_what_is_converted():
     program = convert(prepared)
     assert signal_to_noise(expected, program(images(seed=3))) > 25  # to a few steps of 256
     assert not [node for node in program.graph.nodes if "batch_norm" in str(node.target)]
+
+
+@pytest.mark.slow
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["repghostnet", "repopt_ghostnet"])
+def test_a_ghostnet_is_quantized_too(family):
+    torch.manual_seed(0)
+    net = repopt.create_model(f"{family}_050", num_classes=10)
+    for seed in range(20):
+        net(images(64, 32, seed=seed))
+    net.eval()
+    program = post_training(net, [images(32, 32)], Int8())
+    assert len(dequantized(program)) > 60
+    assert signal_to_noise(net(images(32, 32, seed=3)), program(images(32, 32, seed=3))) > 10

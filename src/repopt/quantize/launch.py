@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 
 from repopt.data import DataSet, EvalBatches
@@ -103,6 +104,8 @@ def quantize_run(
     model = shaped(trained.model, chosen, batches)
     training = qat_recipe(recipe, epochs=epochs, lr=lr) if method == "qat" else None
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # both models in float32
+    tell = Console(stderr=True, quiet=quiet, style="dim", highlight=False).print
+    tell(f"evaluating the float model on {len(found.val):,} images")
     before = _accuracy(trained.model, trained, found, recipe, where)
     record = {
         "run": str(run),
@@ -123,14 +126,20 @@ def quantize_run(
     }
     with placing_folder(out) as unfinished:
         file = unfinished / FILES[setting.backend]
+        tell("training with the rounding in place" if training else f"calibrating on {setting.images:,} images")
         _write_int8(model, found, batches, setting, file, training=training, device=where, quiet=quiet)
         int8 = OnnxModel(file) if setting.backend == "onnxruntime" else load_program(file)
         here = torch.device("cpu") if setting.backend == "onnxruntime" else where
+        tell("evaluating the INT8 model")
         after = _accuracy(int8, trained, found, recipe, here)
         record |= {"int8_accuracy": after, "drop": before - after}
         record |= {"float_bytes": _weight_bytes(deploy(trained.model)), "int8_bytes": file.stat().st_size}
         record |= environment(where)
+        if layers:
+            tell("measuring every layer")
         costs = _layers(model, trained, batches, found, setting) if layers else []
+        if timing:
+            tell("timing float and INT8")
         speeds, trouble = _speeds(run, file, trained, timing)
         record |= speeds
         _write_record(unfinished, record, costs)
