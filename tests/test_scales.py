@@ -9,6 +9,7 @@ from torch import nn
 
 import repopt
 from repopt import Conv, Identity, Linear, Scales
+from repopt.scales import shipped
 
 
 def equal(left: Scales, right: Scales) -> bool:
@@ -187,12 +188,13 @@ def test_an_unknown_counting_is_refused():
         Scales.depth_init(stage_plan(), "mine")
 
 
-def test_the_shipped_scales_of_b1_fit_the_model_and_say_where_they_come_from():
+@pytest.mark.parametrize("name", shipped())
+def test_shipped_scales_fit_their_model_and_say_where_they_come_from(name):
     with torch.device("meta"):
-        plan = repopt.plan(repopt.create_model("repopt_vgg_b1"), scales="repopt_vgg_b1")
+        plan = repopt.plan(repopt.create_model(name), scales=name)
     assert set(plan.scales) == set(plan.operators)
     run, recipe = (json.loads(plan.scales.metadata[key]) for key in ("run", "recipe"))
-    assert (run["method"], run["model"], recipe["epochs"]) == ("search", "repopt_vgg_b1", 240)
+    assert (run["method"], run["model"], recipe["epochs"]) == ("search", name, 240)
     assert run["val_accuracy"] > 50
     assert {"data_digest", "seed", "torch", "date", "hardware"} < set(run)
 

@@ -122,9 +122,8 @@ def _print_speeds(record: dict[str, Any]) -> None:
     print(f"on this CPU, {threads}, batches of {record['speed_batch']}, {record['speed_size']}x{record['speed_size']}")
     Console().print(table)
     if record["instructions"]:
-        print(
-            f"This CPU promises instructions that it lacks: timed with ONEDNN_MAX_CPU_ISA={record['instructions']}.\n"
-        )
+        print("This CPU promises instructions that it lacks:")
+        print(f"timed with ONEDNN_MAX_CPU_ISA={record['instructions']}.\n")
 
 
 def _print_layers(costs: list[LayerCost]) -> None:
