@@ -9,10 +9,10 @@ demo: $(VENV)/.installed
 	OMP_NUM_THREADS=1 $(BIN)/repopt demo
 
 test: $(VENV)/.installed-dev lint
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow" --cov --cov-report=term --cov-fail-under=95
+	$(BIN)/pytest -n 2 --dist loadfile -m "not slow" --cov --cov-report=term --cov-fail-under=95
 
 test-all: $(VENV)/.installed-dev lint
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -22,6 +22,7 @@ def test_verify_prints_a_table_and_succeeds():
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_verify_speaks_json():
     done = run("verify", "--steps", "3", "--json")
     rows = json.loads(done.stdout)

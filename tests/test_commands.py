@@ -36,7 +36,6 @@ def folder(tmp_path_factory):
     return path
 
 
-@pytest.mark.xdist_group("commands")
 def test_a_run_is_a_folder(folder):
     names = {path.name for path in (folder / "trained").iterdir()}
     assert names >= {
@@ -57,7 +56,6 @@ def test_a_run_is_a_folder(folder):
     assert (recipe["epochs"], recipe["batch_size"], recipe["label_smoothing"]) == (2, 32, 0.0)
 
 
-@pytest.mark.xdist_group("commands")
 def test_the_evaluation_of_a_finished_run_is_what_the_run_said(folder):
     done = repopt("eval", "trained", "--limit", 256, "--sizes", 32, 48, "--json", "--device", "cpu", cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -67,7 +65,6 @@ def test_the_evaluation_of_a_finished_run_is_what_the_run_said(folder):
     assert [score["size"] for score in scores] == [32, 48]
 
 
-@pytest.mark.xdist_group("commands")
 def test_runs_are_compared_on_one_page(folder):
     done = repopt("report", "found", "trained", "--out", "both.html", cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -147,7 +144,6 @@ BAD = {
 }
 
 
-@pytest.mark.xdist_group("commands")
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_one_sentence_and_exit_code_2(folder, case):
     words, expected = BAD[case]

@@ -26,7 +26,7 @@ def digits(count, size=32):
     return next(iter(batches))[0]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * ("ghost" in name)) for name in MODELS])
 @torch.no_grad()
 def test_a_file_computes_what_the_model_computes_at_any_batch_size(name, tmp_path):
     """With the norms folded, while the model that it is compared with has them."""

@@ -46,7 +46,6 @@ def report(*words, log):
     return log.with_suffix(".html").read_text()
 
 
-@pytest.mark.xdist_group("analyses")
 def test_kernels_of_two_runs_become_a_table_a_figure_and_a_section_of_the_report(root, tmp_path):
     said, written = analyze("kernels", root / "repopt", root / "repvgg", log=tmp_path / "log")
     assert "layer: stage3.7, layer 8 of 16 in stage3" in said
@@ -61,7 +60,6 @@ def test_kernels_of_two_runs_become_a_table_a_figure_and_a_section_of_the_report
     assert "Spread of the 3x3 kernels" not in report(root / "repvgg", log=tmp_path / "without")
 
 
-@pytest.mark.xdist_group("analyses")
 def test_a_figure_on_disk_stands_alone(root, tmp_path):
     analyze("kernels", root / "repvgg", "--out", tmp_path, log=tmp_path / "log")
     drawn = (tmp_path / "kernels.svg").read_text()
@@ -70,7 +68,6 @@ def test_a_figure_on_disk_stands_alone(root, tmp_path):
     assert "var(--series-1)" in (tmp_path / "kernels.html").read_text()
 
 
-@pytest.mark.xdist_group("analyses")
 def test_searches_stand_side_by_side_with_their_rank_correlation(root, tmp_path):
     said, _ = analyze("scales", root / "search-0", root / "search-1", log=tmp_path / "log")
     assert "Rank correlation" in said
@@ -88,7 +85,6 @@ def test_searches_stand_side_by_side_with_their_rank_correlation(root, tmp_path)
     assert not (folder / "rank_correlations.csv").exists()  # one search has nothing to be compared with
 
 
-@pytest.mark.xdist_group("analyses")
 def test_the_variance_is_measured_without_a_run(tmp_path):
     small = ["--depths", "2", "3", "--widths", "8", "8", "--size", "16", "--batch-size", "4", "--seeds", "2"]
     said, _ = analyze("variance", *small, "--data", "digits", "--out", tmp_path, log=tmp_path / "log")
@@ -101,7 +97,6 @@ def test_the_variance_is_measured_without_a_run(tmp_path):
     assert "Identity variance at initialization" in (tmp_path / "variance.html").read_text()
 
 
-@pytest.mark.xdist_group("analyses")
 def test_without_matplotlib_there_is_a_table_and_a_sentence(root, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(SystemExit, match="0"):
@@ -110,7 +105,6 @@ def test_without_matplotlib_there_is_a_table_and_a_sentence(root, tmp_path, monk
     assert [path.name for path in tmp_path.iterdir()] == ["kernels.csv"]
 
 
-@pytest.mark.xdist_group("analyses")
 def test_json_is_the_table(root, tmp_path):
     code, said = run("analyze", "kernels", root / "repvgg", "--out", tmp_path, "--json", log=tmp_path / "log")
     assert code == 0
@@ -118,7 +112,6 @@ def test_json_is_the_table(root, tmp_path):
     assert [str(row["overall"]) for row in json.loads(said)] == [row["overall"] for row in table]
 
 
-@pytest.mark.xdist_group("analyses")
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

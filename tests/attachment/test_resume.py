@@ -31,7 +31,7 @@ def run(*args):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [pytest.param(way, marks=[pytest.mark.slow] * (way == "closed")) for way in WAYS])
 def test_resumed_in_a_new_process_the_weights_are_the_same_to_the_last_bit(way, tmp_path):
     run(way, "whole", tmp_path / "whole.pt")
     run(way, "first", tmp_path / "checkpoint.pt")

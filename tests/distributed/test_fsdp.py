@@ -3,8 +3,6 @@ import torch
 
 from distributed.torchrun import torchrun
 
-pytestmark = pytest.mark.xdist_group("fsdp")
-
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):

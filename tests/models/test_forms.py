@@ -59,7 +59,7 @@ FORMS = {
 
 
 # the rest of the nets that take long to capture is for `make test-all`
-SLOW = {"ghost", "ghost, csla", "ghost, deploy", "ghost, backbone", "repghost"}
+SLOW = {"ghost", "ghost, csla", "ghost, search", "ghost, deploy", "ghost, backbone", "repghost"}
 
 
 @pytest.fixture(params=[pytest.param(form, marks=pytest.mark.slow if form in SLOW else ()) for form in FORMS])

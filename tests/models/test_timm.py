@@ -52,7 +52,7 @@ def test_timms_converter_takes_ours_to_the_deploy_form():
     assert not any(isinstance(module, nn.BatchNorm2d) for module in converted.modules())
 
 
-@pytest.mark.parametrize("name", ["repvgg_a0", "repvgg_b1"])
+@pytest.mark.parametrize("name", ["repvgg_a0", pytest.param("repvgg_b1", marks=pytest.mark.slow)])
 def test_timms_repvgg_loaded_here_computes_the_same(name):
     """Before and after conversion, in float32."""
     theirs = settle(timm.create_model(name)).eval()

@@ -104,7 +104,7 @@ def test_dropout_acts_in_training_alone():
     assert model.eval().forward_head(features, pre_logits=True).unique().numel() == 1
 
 
-@pytest.mark.parametrize("name", ["B1", "L2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("B2", "L1"))])
+@pytest.mark.parametrize("name", ["B1", *(pytest.param(name, marks=pytest.mark.slow) for name in ("B2", "L1", "L2"))])
 def test_the_released_scales_cover_every_operator_and_train(authors_scales, name):
     model = repopt.create_model(f"repopt_vgg_{name.lower()}", num_classes=10)
     plan = repopt.plan(model, scales=authors_scales / f"RepOpt-VGG-{name}-scales.pth")

@@ -25,8 +25,6 @@ from repopt.report import write_report
 from repopt.train.finished import image_format, load_run, run_data, run_recipe
 from train.program import run as program
 
-pytestmark = pytest.mark.xdist_group("quantize")
-
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):

@@ -56,7 +56,9 @@ def killed_and_resumed(way, out, kills, seed):
         return torn
 
 
-@pytest.mark.parametrize("way", [pytest.param("repopt-sgd", marks=pytest.mark.slow), "search", "repopt-adamw"])
+@pytest.mark.parametrize(
+    "way", [*(pytest.param(way, marks=pytest.mark.slow) for way in ("repopt-sgd", "search")), "repopt-adamw"]
+)
 def test_killed_twice_and_resumed_the_run_ends_with_the_same_bits(way, wholes, tmp_path):
     whole = wholes(way)
     killed_and_resumed(way, tmp_path / "killed", kills=2, seed=way)
