@@ -1,26 +1,15 @@
 """The training commands, run as the real program."""
 
 import json
-import tempfile
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 from PIL import Image
 
 from repopt.cli import main
-from train.program import Program
+from train.program import heard as repopt
 
 QUICK = ["--epochs", "2", "--warmup-epochs", "1", "--batch-size", "32", "--quiet", "--device", "cpu"]
-
-
-def repopt(*words, cwd):
-    """The real program in a folder: its exit code, and what it said on either output."""
-    with tempfile.TemporaryDirectory() as logs:
-        out, err = Path(logs, "out"), Path(logs, "err")
-        code = Program(*words, log=out, errors=err, cwd=cwd).wait(300)
-        return SimpleNamespace(returncode=code, stdout=out.read_text(), stderr=err.read_text())
 
 
 @pytest.fixture(scope="module")

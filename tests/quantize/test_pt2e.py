@@ -164,6 +164,7 @@ def test_ranges_are_those_of_training_images_alone():
     assert len(moved()) > 20
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_what_was_trained_is_what_is_converted():
     prepared = training()

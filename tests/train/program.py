@@ -7,8 +7,10 @@ import json
 import multiprocessing
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 TINY = ["--data", "fake:128,4,16", "--recipe", "demo", "--batch-size", "32", "--epochs", "3", "--eval-every", "1"]
 # what a run measures of its machine: no two runs agree on it
@@ -68,6 +70,14 @@ def run(*args, log, env=None):
     """The exit code of the program and what it said."""
     program = Program(*args, log=log, env=env)
     return program.wait(), program.said
+
+
+def heard(*args, cwd=None, env=None):
+    """The exit code of the program, and what it said on either output, apart."""
+    with tempfile.TemporaryDirectory() as logs:
+        out, err = Path(logs, "out"), Path(logs, "err")
+        code = Program(*args, log=out, errors=err, env=env, cwd=cwd).wait(300)
+        return SimpleNamespace(returncode=code, stdout=out.read_text(), stderr=err.read_text())
 
 
 def finished(*args, out):
