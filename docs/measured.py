@@ -1,0 +1,181 @@
+"""Tables of measured figures, as lines of Markdown: every number here is read from a file of results/."""
+
+import csv
+import statistics
+from pathlib import Path
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+def accuracies() -> list[str]:
+    """The accuracies that the README shows."""
+    setting = _imagenette_setting().replace("`results/imagenette.csv`", "[all figures](docs/training.md)")
+    return [f"Imagenette at 96 pixels, {setting}:", "", *_imagenette_table(), "", *_int8_summary()]
+
+
+def training() -> list[str]:
+    """Imagenette by method, searches with where their time went, images a second."""
+    lines = [f"Imagenette at 96 pixels, {_imagenette_setting()}:", "", *_imagenette_table(), ""]
+    lines += [
+        "Every seed in one process, so peak memory is that of the first run of a method. RepVGG was not trained with He init.",
+        "",
+    ]
+    lines += ["Hyper-Search on CIFAR-100, `repopt search --recipe search --precision bf16`:", ""]
+    lines += [
+        "| model | seed | hardware | accuracy | data | compile | train | eval | checkpoints | |",
+        "|---|---:|---|---:|---:|---:|---:|---:|---:|---|",
+    ]
+    for row in rows_of("search.csv"):
+        spent = [
+            f"{float(row[f'{what}_seconds']):.1f} s" if row[f"{what}_seconds"] else "not counted"
+            for what in ("data", "compile", "train", "eval", "save")
+        ]
+        lines.append(
+            f"| {row['model']} | {row['seed']} | {row['hardware']} | {float(row['val_accuracy']):.2f} | {' | '.join(spent)} | "
+            f"{row['note']} |"
+        )
+    lines += ["", "`repopt bench train`, noise at 224 pixels, held on the device:", ""]
+    lines += [
+        "| model | batch | precision | hardware | method | images/s | ratio | peak memory |",
+        "|---|---:|---|---|---|---:|---:|---:|",
+    ]
+    for row in rows_of("bench_train.csv"):
+        lines.append(
+            f"| {row['model']} | {row['batch_size']} | {row['precision']} | {row['hardware']} | {row['method']} | "
+            f"{float(row['images_per_second']):,.0f} | {float(row['ratio']):.2f} | {float(row['peak_bytes']) / 1e9:.1f} GB |"
+        )
+    return lines
+
+
+def _imagenette_setting() -> str:
+    row = rows_of("imagenette.csv")[0]
+    return f"{row['model']}, {row['epochs']} epochs, batch {row['batch_size']}, {row['precision']}, on one {row['hardware']} (`results/imagenette.csv`)"
+
+
+def _imagenette_table() -> list[str]:
+    runs: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for row in rows_of("imagenette.csv"):
+        runs.setdefault((row["method"], row["kernel"]), []).append(row)
+    lines = [
+        "| method | init | seeds | accuracy | images/s | peak memory | training time |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for (method, kernel), rows in sorted(runs.items(), key=lambda each: -_mean(each[1], "val_accuracy")):
+        deviation = statistics.stdev(float(row["val_accuracy"]) for row in rows)
+        lines.append(
+            f"| {_METHOD_NAMES[method]} | {_INIT_NAMES[kernel]} | {len(rows)} | {_mean(rows, 'val_accuracy'):.2f} ± {deviation:.2f} | "
+            f"{_mean(rows, 'images_per_second'):,.0f} | {min(float(row['peak_memory_bytes']) for row in rows) / 1e9:.1f} GB | "
+            f"{_mean(rows, 'train_seconds'):.1f} s |"
+        )
+    return lines
+
+
+def quantization() -> list[str]:
+    """What INT8 costs: PTQ, ONNX Runtime's own, QAT, and speed."""
+    rows = rows_of("int8.csv")
+    first = rows[0]
+    lines = [
+        f"CIFAR-100, {first['model']} and its counterparts, trained for {first['epochs']} epochs by the recipe `small` with one init, a row a "
+        f"seed, on all {int(first['val_images']):,} test images (`results/int8.csv`). PTQ with {first['images']} images:",
+        "",
+        "| trained by | form | seed | float | INT8, a scale a channel: histogram | minmax | a scale a tensor: histogram | minmax |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    wanted = [(weights, calibrator) for weights in ("channel", "tensor") for calibrator in ("histogram", "minmax")]
+    for trained_by, form, seed in dict.fromkeys((r["trained_by"], r["form"], r["seed"]) for r in rows):
+        cells = [
+            _pick(
+                rows, trained_by=trained_by, form=form, seed=seed, backend="x86", method="ptq", weights=w, calibrator=c
+            )
+            for w, c in wanted
+        ]
+        if any(cells):
+            before = next(float(cell["float_accuracy"]) for cell in cells if cell)
+            lines.append(f"| {trained_by} | {form} | {seed} | {before:.2f} | {' | '.join(map(_int8_cell, cells))} |")
+    lines += ["", "The same by ONNX Runtime's own quantization:", ""]
+    lines += ["| trained by | seed | weights | calibrator | float | INT8 |", "|---|---:|---|---|---:|---:|"]
+    for row in _matching(rows, backend="onnxruntime"):
+        lines.append(
+            f"| {row['trained_by']} | {row['seed']} | {row['weights']} | {row['calibrator']} | "
+            f"{float(row['float_accuracy']):.2f} | {_int8_cell(row)} |"
+        )
+    lines += ["", "QAT:", ""]
+    lines += ["| trained by | form | seed | epochs | lr | float | INT8 |", "|---|---|---:|---:|---:|---:|---:|"]
+    for row in _matching(rows, method="qat"):
+        lines.append(
+            f"| {row['trained_by']} | {row['form']} | {row['seed']} | {row['qat_epochs']} | {float(row['qat_lr']):g} | "
+            f"{float(row['float_accuracy']):.2f} | {_int8_cell(row)} |"
+        )
+    lines += ["", "In brackets: points lost. A negative loss is a gain. Speed on a CPU, images/s:", ""]
+    lines += [
+        "| model | backend | batch | size | threads | hardware | float, eager | compiled | INT8 | INT8 / eager |",
+        "|---|---|---:|---:|---:|---|---:|---:|---:|---:|",
+    ]
+    for row in (row for row in rows_of("int8_speed.csv") if row["int8"]):
+        eager, compiled, int8 = (float(row[way]) for way in ("float_eager", "float_compiled", "int8"))
+        lines.append(
+            f"| {row['model']} | {row['backend']} | {row['speed_batch']} | {row['speed_size']} | {row['speed_threads']} | "
+            f"{row['speed_hardware']} | {eager:,.0f} | {compiled:,.0f} | {int8:,.0f} | {int8 / eager:.2f} |"
+        )
+    return lines
+
+
+def _matching(rows: list[dict[str, str]], **wanted: str) -> list[dict[str, str]]:
+    return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
+
+
+def _pick(rows: list[dict[str, str]], **wanted: str) -> dict[str, str] | None:
+    return next(iter(_matching(rows, **wanted)), None)
+
+
+def _int8_cell(row: dict[str, str] | None) -> str:
+    return "" if row is None else f"{float(row['int8_accuracy']):.2f} ({float(row['drop']):.2f})"
+
+
+def kernels() -> list[str]:
+    """The kernels of the runs that were quantized."""
+    rows = rows_of("kernels.csv")
+    lines = [
+        f"The runs of [INT8](quantization.md), layer {rows[0]['layer']}, trained and in brackets at initialization "
+        "(`results/kernels.csv`):",
+        "",
+        "| run | kernel | overall | central | surrounding |",
+        "|---|---|---:|---:|---:|",
+    ]
+    for row in rows:
+        cells = [
+            f"{float(row[p]):.4f} ({float(row[f'{p}_at_init']):.4f})" for p in ("overall", "central", "surrounding")
+        ]
+        lines.append(f"| {row['run']} | {row['kernel']} | {' | '.join(cells)} |")
+    return lines
+
+
+def _int8_summary() -> list[str]:
+    """PTQ by the default calibrator, means over seeds."""
+    rows = _matching(rows_of("int8.csv"), backend="x86", method="ptq", form="deployed", calibrator="histogram")
+    seeds = len({row["seed"] for row in rows})
+    lines = [
+        f"INT8 by calibration alone: B0 on CIFAR-100, means over {seeds} seeds ([all figures](docs/quantization.md)):",
+        "",
+        "| trained by | float | INT8, a scale a channel | INT8, a scale a tensor |",
+        "|---|---:|---:|---:|",
+    ]
+    for trained_by in dict.fromkeys(row["trained_by"] for row in rows):
+        its = _matching(rows, trained_by=trained_by)
+        cells = [_mean(_matching(its, weights=weights), "int8_accuracy") for weights in ("channel", "tensor")]
+        name = {"repopt": "RepOpt", "repvgg": "RepVGG", "qarepvgg": "QARepVGG", "sgd": "plain SGD"}[trained_by]
+        lines.append(f"| {name} | {_mean(its, 'float_accuracy'):.2f} | {cells[0]:.2f} | {cells[1]:.2f} |")
+    return lines
+
+
+_METHOD_NAMES = {"repopt": "RepOpt, scales searched on CIFAR-100", "sgd": "plain SGD", "repvgg": "RepVGG"}
+_INIT_NAMES = {"authors": "torch's default", "paper": "He"}
+
+
+def _mean(rows: list[dict[str, str]], column: str) -> float:
+    return statistics.mean(float(row[column]) for row in rows)
+
+
+def rows_of(name: str) -> list[dict[str, str]]:
+    with (RESULTS / name).open(newline="") as file:
+        return list(csv.DictReader(file))
