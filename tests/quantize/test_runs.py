@@ -210,6 +210,7 @@ MISTAKES = {
     "no images": (". --images 0", "calibration needs at least one image, not 0"),
     "a calibrator of the other backend": (". --calibrator entropy", "the backend x86 has no calibrator 'entropy'"),
     "an ONNX file at another size": (". --backend onnxruntime --speed-size 64", "takes images of the run's own size"),
+    "no images left": (". --limit 0", "repopt: limit must be at least 1, not 0"),
     "no threads": (". --threads 0", "threads must be at least 1 while speeds are measured, not 0"),
     "no data": (". --data folder:nowhere", "nowhere"),
 }

@@ -15,6 +15,7 @@ from repopt.quantize.qat import EPOCHS
 from repopt.quantize.setting import Backend, Calibrator, Weights
 from repopt.quantize.timing import WAYS, Timing
 from repopt.results import append_csv
+from repopt.train.finished import read_json
 
 _WAYS = dict(zip(WAYS, ("float, eager", "float, compiled", "INT8"), strict=True))
 
@@ -90,7 +91,7 @@ def quantize(
     if csv is not None:
         append_csv(csv, [done.record])
     if json:
-        print_json({**done.record, "layers": [vars(cost) for cost in done.layers]})
+        print_json(read_json(done.file.parent, "quantized.json"))
         return 0
     _print_accuracies(done.record)
     if done.trouble is not None:

@@ -92,7 +92,7 @@ def quantize_run(
     if out.exists():
         raise ValueError(f"there is {str(out)!r} already: give another --out")
     if layers and (method, setting.backend) != ("ptq", "x86"):
-        raise ValueError("layers are measured for PTQ by x86: leave --layers, --method and --backend out, or --layers")
+        raise ValueError("layers are measured for PTQ by x86 alone: leave --layers out")
     if timing and timing.size and setting.backend == "onnxruntime":
         raise ValueError("an ONNX file takes images of the run's own size: leave --speed-size out")
     _check_installed(setting)

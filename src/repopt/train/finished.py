@@ -43,6 +43,8 @@ def run_recipe(folder: str | Path) -> Recipe:
 def run_data(folder: str | Path, data: str | None = None, *, limit: int | None = None) -> DataSet:
     """A run's own data, or other data at the size of its images."""
     size = run_recipe(folder).size
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be at least 1, not {limit}")
     if data is not None:
         return load_data(data, size=size, limit=limit)
     info = read_json(Path(folder), "run.json")
