@@ -24,6 +24,7 @@ LAYERS = [
     {"quantize"},
     {"export"},
     {"report"},
+    {"reproduce"},
     {"cli"},
     {"__main__"},
 ]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from repopt.scales import Scales
 
@@ -94,6 +95,24 @@ def stage_starts(means: Means) -> list[int]:
     """The places of the stages' first operators."""
     sizes = [len(members) for members in stages(means)]
     return [1 + sum(sizes[:index]) for index in range(len(sizes))]
+
+
+def points(search: Search, operator: str) -> list[dict[str, Any]]:
+    """The points of both curves of appendix E, flat: of one operator over epochs, and of all by depth."""
+    about = {"run": search.name, "model": search.model, "data": search.data, "seed": search.seed}
+    operators, last = list(search.means), max(search.history)
+    followed = [
+        {"curve": "over epochs", "operator": operator, "epoch": epoch, "branch": branch, "mean": mean}
+        for branch, means in over_epochs(search.history, operator).items()
+        for epoch, mean in means.items()
+    ]
+    deep = [
+        {"curve": "by depth", "operator": operators[place - 1], "epoch": last, "branch": branch, "mean": mean}
+        for branch, pieces in by_depth(search.means).items()
+        for piece in pieces
+        for place, mean in piece.items()
+    ]
+    return [{**point, **about} for point in (*followed, *deep)]
 
 
 def _any_identity(means: Means) -> bool:

@@ -16,6 +16,7 @@ from repopt.cli.exporting import export
 from repopt.cli.output import print_json
 from repopt.cli.proofs import verify
 from repopt.cli.quantizing import quantize
+from repopt.cli.reproducing import reproduce
 from repopt.cli.story import tell
 from repopt.cli.training import evaluate, report, search, train
 from repopt.scales import shipped
@@ -61,6 +62,7 @@ COMMANDS: dict[str, Command] = {
     "verify": verify,
     "bench": bench,
     "analyze": analyze,
+    "reproduce": reproduce,
     "list": list_models,
 }
 GROUPS: dict[str, dict[str, Command]] = {

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import tyro
@@ -10,14 +10,13 @@ from torch import Tensor
 
 from repopt.analysis.kernels import run_kernels, spread
 from repopt.analysis.ranks import rank_correlations
-from repopt.analysis.searches import Search, by_depth, check_comparable, over_epochs, sampled_operator
+from repopt.analysis.searches import check_comparable, points, sampled_operator
 from repopt.analysis.variance import identity_ratios, over_seeds
 from repopt.cli.analysis_tables import Rows, print_kernels, print_scales, print_variance
 from repopt.cli.output import print_json
 from repopt.data import EvalBatches, load_data
 from repopt.models import VGGSpec
 from repopt.results import append_csv, environment
-from repopt.scales import Scales
 from repopt.train.folder import replacing
 
 if TYPE_CHECKING:
@@ -149,7 +148,9 @@ def analyze_scales(
         out: folder for the files; analysis/ in the first run's folder unless given, where its report finds them.
         json: print JSON instead of a table.
     """
-    searches = [_search(folder, name) for folder, name in zip(runs, _names(runs), strict=True)]
+    from repopt.report import read_search
+
+    searches = [read_search(folder, name) for folder, name in zip(runs, _names(runs), strict=True)]
     check_comparable(searches)
     followed = operator or sampled_operator(searches[0].means)
     if followed not in searches[0].means:
@@ -157,10 +158,10 @@ def analyze_scales(
             f"the searches hold no operator {followed!r}: one of theirs is {next(iter(searches[0].means))!r}"
         )
     correlations = rank_correlations(searches)
-    points = [point for search in searches for point in _points(search, followed)]
+    curves = [point for search in searches for point in points(search, followed)]
     seeds = {search.name: search.seed for search in searches}
     pairs = [{**vars(each), "seeds": f"{seeds[each.first]} {seeds[each.second]}"} for each in correlations]
-    tables = {"scales": points, "rank_correlations": pairs}
+    tables = {"scales": curves, "rank_correlations": pairs}
     _show(tables, lambda: print_scales(searches, correlations, followed), json)
 
     def analysis() -> "Analysis":
@@ -188,37 +189,6 @@ def _out(out: Path | None, runs: Sequence[Path]) -> Path:
     from repopt.report.analyses import FOLDER
 
     return runs[0] / FOLDER if out is None else out
-
-
-def _search(folder: Path, name: str) -> Search:
-    from repopt.report import read_run
-
-    run, scales = read_run(folder), folder / "scales.safetensors"
-    if run.method != "search":
-        raise ValueError(f"{str(folder)!r} is a run of the method {run.method}: give the folder of a search")
-    if not run.scales or not scales.exists():
-        raise ValueError(f"the search in {str(folder)!r} is not finished: it has no scales yet")
-    return Search(
-        name=name, model=run.model, data=run.data, seed=run.seed, history=run.scales, scales=Scales.load(scales)
-    )
-
-
-def _points(search: Search, operator: str) -> list[dict[str, Any]]:
-    """The points of both curves of appendix E."""
-    about = {"run": search.name, "model": search.model, "data": search.data, "seed": search.seed}
-    operators, last = list(search.means), max(search.history)
-    followed = [
-        {"curve": "over epochs", "operator": operator, "epoch": epoch, "branch": branch, "mean": mean}
-        for branch, means in over_epochs(search.history, operator).items()
-        for epoch, mean in means.items()
-    ]
-    deep = [
-        {"curve": "by depth", "operator": operators[place - 1], "epoch": last, "branch": branch, "mean": mean}
-        for branch, pieces in by_depth(search.means).items()
-        for piece in pieces
-        for place, mean in piece.items()
-    ]
-    return [{**point, **about} for point in (*followed, *deep)]
 
 
 def _noise(batch_size: int, size: int, seed: int) -> Tensor:

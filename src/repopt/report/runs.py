@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from repopt.analysis.searches import Search
+from repopt.scales import Scales
+
 Record = Mapping[str, Any]
 
 # what run.json must say; everything else in it is where and with what the run was made
@@ -135,6 +138,18 @@ def read_run(folder: str | Path) -> Run:
         epochs=_epochs(folder / "metrics.jsonl"),
         scales=_scales(folder / "scales.jsonl"),
         summary=_summary(*_read_json(summary)) if summary.is_file() else None,
+    )
+
+
+def read_search(folder: str | Path, name: str) -> Search:
+    """A finished Hyper-Search, with the means of its scales after each epoch."""
+    run, scales = read_run(folder), Path(folder, "scales.safetensors")
+    if run.method != "search":
+        raise ValueError(f"{str(folder)!r} is a run of the method {run.method}: give the folder of a search")
+    if not run.scales or not scales.exists():
+        raise ValueError(f"the search in {str(folder)!r} is not finished: it has no scales yet")
+    return Search(
+        name=name, model=run.model, data=run.data, seed=run.seed, history=run.scales, scales=Scales.load(scales)
     )
 
 

@@ -22,7 +22,7 @@ from repopt.train.checkpoint import load_checkpoint, random_state, save_checkpoi
 from repopt.train.distributed import World
 from repopt.train.evaluation import evaluate
 from repopt.train.folder import RunFolder
-from repopt.train.methods import Subject, clip_, make_optimizer
+from repopt.train.methods import Subject, can_be_captured, clip_, make_optimizer
 from repopt.train.progress import RunProgress
 from repopt.train.recipe import Recipe
 from repopt.train.schedule import lr_at
@@ -115,13 +115,15 @@ class Run:
             )
         cuda = device.type == "cuda"
         static = cuda and self.world.size == 1 and recipe.precision != "fp16" and not isinstance(data.train, ImageFiles)
+        static = static and can_be_captured(subject, recipe)
         self.graph = static if recipe.graph is None else recipe.graph
         self.compiled = cuda if recipe.compile is None else recipe.compile
         self.channels_last = cuda if recipe.channels_last is None else recipe.channels_last
         if self.graph and not static:
             raise ValueError(
-                "only a step on one CUDA device, with data held there and another precision than fp16, can be replayed "
-                "as a graph: leave --graph out"
+                "only a step on one CUDA device, with data held there, another precision than fp16 and an optimizer "
+                "that "
+                "torch calls capturable, can be replayed as a graph: leave --graph out"
             )
         if cuda:
             torch.cuda.reset_peak_memory_stats(device)

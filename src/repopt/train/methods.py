@@ -10,6 +10,7 @@ search      the Hyper-Search model
 
 import re
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, Literal, get_args
 
 import torch
@@ -67,8 +68,15 @@ def make_subject(
         return Subject(method=method, model=model)
     if scales is None:
         raise ValueError(f"the method {method} needs scales: give --scales, a file or 'ones', or search some first")
+    if method == "csla" and recipe.rules != "both":
+        raise ValueError(
+            f"real blocks follow both rules: the recipe's rules {recipe.rules!r} are for the method repopt"
+        )
     planned = plan(model, scales=scales)
-    kernels = planned.init_(kernel=recipe.kernel, identity=recipe.identity, generator=draw) if drawn else None
+    initialized = drawn and recipe.rules != "iteration"
+    kernels = planned.init_(kernel=recipe.kernel, identity=recipe.identity, generator=draw) if initialized else None
+    if recipe.rules == "initialization":
+        return Subject(method=method, model=model)
     if method == "csla":
         return Subject(method=method, model=csla_model(model, planned, kernels, inplace=True))
     return Subject(method=method, model=model, plan=planned, kernels=kernels)
@@ -93,6 +101,13 @@ def make_optimizer(subject: Subject, recipe: Recipe, lr: Any, *, device: torch.d
     if subject.plan is not None:
         attach(optimizer, subject.plan, kernels=subject.kernels)
     return optimizer
+
+
+def can_be_captured(subject: Subject, recipe: Recipe) -> bool:
+    """Whether the recipe's optimizer steps without asking the host, so that a CUDA graph can replay it."""
+    if subject.plan is not None and hasattr(optim, recipe.optimizer):
+        return True
+    return recipe.optimizer == "SGD" or "capturable" in signature(getattr(torch.optim, recipe.optimizer)).parameters
 
 
 def clip_(subject: Subject, max_norm: float) -> None:

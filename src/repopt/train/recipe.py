@@ -20,11 +20,13 @@ from repopt.data import Augmentation
 from repopt.scales import Counting
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+Rules = Literal["both", "initialization", "iteration"]
 
 _WORDS: Mapping[str, tuple[str, ...]] = {
     "precision": get_args(Precision),
     "kernel": get_args(Convention),
     "identity": get_args(IdentityStart),
+    "rules": get_args(Rules),
 }
 _NUMBERS = frozenset(
     {
@@ -81,6 +83,7 @@ class Recipe:
         erasing: probability that a rectangle is erased.
         kernel: how kernels start, the same for every method: `authors` (torch's default) or `paper` (MSRA).
         identity: where the imagined identities start.
+        rules: which of the method's two rules are followed; one alone is an ablation, equal to no block.
         start: where a search's scales start: sqrt(2/l) counted as the `authors` or the `paper` do, or a number.
         precision: of the forward and backward pass.
         channels_last: memory format of weights and images; on CUDA unless given.
@@ -118,6 +121,7 @@ class Recipe:
     erasing: float = 0.0
     kernel: Convention = "authors"
     identity: IdentityStart = "searched"
+    rules: Rules = "both"
     start: Counting | float = "authors"
     precision: Precision = "fp32"
     channels_last: bool | None = None

@@ -1,0 +1,95 @@
+"""`repopt reproduce`: the paper's tables on public data, one command each."""
+
+from pathlib import Path
+from typing import Literal
+
+import tyro
+from rich.console import Console
+
+from repopt.cli.output import Device, chosen_device
+from repopt.csla import Convention, IdentityStart
+from repopt.reproduce import TABLES, Scope, Workshop, results_page
+from repopt.reproduce import reproduce as reproduce_table
+from repopt.train.recipe import Precision, Recipe
+
+Name = Literal[
+    "conventions",
+    "zoo",
+    "constants",
+    "table2",
+    "table3",
+    "table4",
+    "table5",
+    "table6",
+    "table8",
+    "tableB",
+    "tableC",
+    "tableD",
+    "figureE",
+]
+
+
+def reproduce(
+    name: tyro.conf.Positional[Name],
+    *,
+    cifar100: Path | None = None,
+    imagenette: Path | None = None,
+    authors: Path | None = None,
+    seeds: tuple[int, ...] | None = None,
+    only: str = "*",
+    kernel: Convention = Recipe.kernel,
+    identity: IdentityStart = Recipe.identity,
+    precision: Precision = "bf16",
+    out: Path | None = None,
+    page: Path | None = None,
+    runs: Path | None = None,
+    device: Device = "auto",
+    quick: bool = False,
+    quiet: bool = False,
+) -> int:
+    """Run a table of the paper again on public data: a row at a time, those that stand in its CSV file left out.
+
+    Example: repopt reproduce table4 --cifar100 DATA/cifar100 --imagenette DATA/imagenette
+
+    Start the same command several times to share the rows between processes; start it again after an interruption.
+
+    Args:
+        name: the table; conventions (which are best), zoo (the scales that ship) and constants (how good these are) are
+            our own.
+        cifar100: the folder of CIFAR-100.
+        imagenette: the folder that holds Imagenette's train and val.
+        authors: the folder of the scales that the paper's authors released.
+        seeds: of what is compared; 0 1 2 unless given, and 0 where quick.
+        only: a pattern for the names of the rows, such as 'RepOpt*'.
+        kernel: how kernels start, where the table does not say.
+        identity: where imagined identities start, where the table does not say.
+        precision: of training.
+        out: folder of the CSV files; results unless given, and runs/quick where quick.
+        page: the page about all results; docs/results.md unless given, and results.md in `out` where quick.
+        runs: folder of the runs; runs/reproduce unless given.
+        device: auto takes CUDA where there is one.
+        quick: nano on a few embedded digits, in seconds on a CPU: it shows that the code works, and nothing else.
+        quiet: say nothing.
+    """
+    chosen_device(device)
+    out = out or Path("runs/quick" if quick else "results")
+    scope = Scope(
+        cifar100=cifar100,
+        imagenette=imagenette,
+        authors=authors,
+        seeds=seeds or ((0,) if quick else Scope.seeds),
+        kernel=kernel,
+        identity=identity,
+        precision=precision,
+        quick=quick,
+    )
+    workshop = Workshop(folder=runs or (out / "runs" if quick else Path("runs/reproduce")), device=device)
+    console = Console(quiet=quiet, highlight=False, soft_wrap=True)
+    elsewhere = reproduce_table(name, scope, workshop, out, only=only, tell=console.print)
+    if elsewhere:
+        console.print(f"{len(elsewhere)} rows are with other processes")
+    path = page or (out / "results.md" if quick else Path("docs/results.md"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(results_page(TABLES, out))
+    console.print(f"rows: {out / f'{name}.csv'}\npage: {path}")
+    return 0

@@ -1,0 +1,76 @@
+"""The paper's tables on public data: a file a table, one command each."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from repopt.reproduce import (
+    constants,
+    conventions,
+    figure_e,
+    table2,
+    table3,
+    table4,
+    table5,
+    table6,
+    table8,
+    table_b,
+    table_c,
+    table_d,
+    zoo,
+)
+from repopt.reproduce.page import results_page
+from repopt.reproduce.scope import Scope
+from repopt.reproduce.tables import Row, Table, measure_rows, work_left
+from repopt.reproduce.workshop import Workshop
+
+__all__ = ["TABLES", "Scope", "Workshop", "reproduce", "results_page"]
+
+TABLES: Mapping[str, Table] = {
+    module.TABLE.name: module.TABLE
+    for module in (
+        conventions,
+        zoo,
+        constants,
+        table2,
+        table3,
+        table4,
+        table5,
+        table6,
+        table8,
+        table_b,
+        table_c,
+        table_d,
+        figure_e,
+    )
+}
+
+
+def reproduce(
+    name: str,
+    scope: Scope,
+    workshop: Workshop,
+    results: Path,
+    *,
+    only: str = "*",
+    tell: Callable[[str], None] = print,
+) -> list[Row]:
+    """Measures what is missing of a table, and writes its CSV file.
+
+    Args:
+        name: of the table.
+        scope: on what.
+        workshop: where.
+        results: folder of the CSV files.
+        only: a pattern for the names of the rows.
+        tell: hears what is going on.
+
+    Returns:
+        The rows that other processes are at.
+    """
+    table, path = TABLES[name], results / f"{name}.csv"
+    work = work_left(table, scope, path, only)
+    tell(
+        f"{table.title}: {work.standing} rows stand in {path}, {len(work.rows)} to go"
+        + ("" if scope.quick or not work.rows else f", about {work.minutes:.0f} minutes on one H200")
+    )
+    return measure_rows(table, work.rows, path, workshop, tell)

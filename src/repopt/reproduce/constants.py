@@ -1,0 +1,67 @@
+"""Is the search any good? Our scales beside the authors', all ones, the search's start and channel means; and A0."""
+
+from collections.abc import Iterator, Sequence
+from typing import get_args
+
+from repopt.reproduce.jobs import Source, scales_from, search_job, training_job
+from repopt.reproduce.scope import Scope
+from repopt.reproduce.summaries import difference, groups, markdown, matching, setting, spread
+from repopt.reproduce.tables import Record, Row, Table, training_row
+from repopt.reproduce.workshop import Workshop
+from repopt.train.launch import Job
+from repopt.train.recipe import search_clipped
+
+_SIZES = ("b1", "a0")
+_SOURCES: tuple[Source, ...] = get_args(Source)
+_CLIPPED = "searched, clipped"
+_REPVGG = "RepVGG"
+
+
+def _rows(scope: Scope) -> Iterator[Row]:
+    for seed in scope.seeds:
+        for size in _SIZES[:1] if scope.quick else _SIZES:
+            for source in (*_SOURCES, _CLIPPED, _REPVGG):
+                if source != "authors" or (size == "b1" and scope.authors is not None):
+                    yield _row(scope, size, source, seed)
+
+
+def _row(scope: Scope, size: str, source: str, seed: int) -> Row:
+    model = scope.model(size)
+
+    def job(workshop: Workshop) -> Job:
+        if source == _REPVGG:
+            return training_job(scope, model, "repvgg", seed)
+        if source == _CLIPPED:
+            scales = workshop.searched(search_job(scope, model, scope.search_recipe(search_clipped())))
+        else:
+            scales = scales_from(source, scope, workshop, model)  # type: ignore[arg-type]
+        return training_job(scope, model, "repopt", seed, scales)
+
+    return training_row({"model": model, "constants": source, "seed": seed}, job, minutes=0.4)
+
+
+def _part(rows: Sequence[Record]) -> list[str]:
+    lines = [f"Trained on Imagenette: {setting(rows)}", ""]
+    cells = []
+    for (model, source), its in groups(rows, "model", "constants").items():
+        ours = matching(rows, model=model, constants="searched")
+        cells.append((model, source, len(its), spread(its), "" if its == ours else difference(ours, its)))
+    columns = {"model": "<", "constants": "<", "seeds": ">", "accuracy": ">", "ours to this": ">"}
+    return [
+        *lines,
+        *markdown(columns, cells),
+        "",
+        "searched: ours. depth: what the search starts from. mean: ours, averaged over the channels. clipped: "
+        "searched with "
+        "label smoothing and clipping. ± is the deviation over seeds, and for differences the standard error, paired "
+        "by seed.",
+    ]
+
+
+TABLE = Table(
+    name="constants",
+    title="Is the search any good?",
+    keys=("model", "constants", "seed"),
+    rows=_rows,
+    part=_part,
+)

@@ -1,0 +1,89 @@
+"""Appendix E's figures: searched scales over epochs and by depth, from two data sets."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from repopt.analysis.ranks import spearman
+from repopt.analysis.searches import points, sampled_operator
+from repopt.report import read_search
+from repopt.reproduce.scope import Scope
+from repopt.reproduce.summaries import groups, markdown, matching
+from repopt.reproduce.table5 import source_search
+from repopt.reproduce.tables import Record, Row, Table
+from repopt.reproduce.workshop import Workshop, figures_of
+
+_SIZE = "b1"
+_SOURCES = ("cifar100", "imagenette")
+_SHOWN = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)  # shares of a search's epochs
+_ENVIRONMENT = ("hardware", "threads", "python", "torch", "date")
+
+
+def _rows(scope: Scope) -> Iterator[Row]:
+    for source in _SOURCES:
+        yield _row(scope, source)
+
+
+def _row(scope: Scope, source: str) -> Row:
+    model = scope.model(_SIZE)
+
+    def measure(workshop: Workshop) -> list[dict[str, Any]]:
+        run = workshop.run(source_search(scope, model, source))
+        search, about = read_search(run, source), figures_of(run)
+        kept = {column: about[column] for column in _ENVIRONMENT}
+        return [
+            {**{column: point[column] for column in ("curve", "operator", "epoch", "branch", "mean")}, **kept}
+            for point in points(search, sampled_operator(search.means))
+        ]
+
+    return Row(key={"source": source, "model": model, "seed": scope.seeds[0]}, measure=measure, minutes=3.0)
+
+
+def _part(rows: Sequence[Record]) -> list[str]:
+    over, deep = matching(rows, curve="over epochs"), matching(rows, curve="by depth")
+    followed = over[0]["operator"]
+    lines = [
+        f"The paper shows curves from CIFAR-100 and Caltech256; ours are {rows[0]['model']}'s from CIFAR-100 and "
+        "Imagenette, "
+        f"{rows[0]['hardware']}, {rows[0]['date']}. All points are in `results/figureE.csv`. The mean scale of "
+        f"`{followed}`, the last "
+        "block of the longest stage, over a search:",
+        "",
+    ]
+    cells = []
+    for (source, branch), its in groups(over, "source", "branch").items():
+        by_epoch = {int(row["epoch"]): float(row["mean"]) for row in its}
+        last = max(by_epoch)
+        cells.append((source, branch, *(f"{by_epoch[round(share * last)]:.3f}" for share in _SHOWN)))
+    lines += markdown({"searched on": "<", "branch": "<", **{f"{share:.0%}": ">" for share in _SHOWN}}, cells)
+    agreement = list(_agreement(deep))
+    if agreement:
+        lines += [
+            "",
+            "Rank correlation of the operators' final means in the two searches: " + ", ".join(agreement) + ".",
+        ]
+    return lines
+
+
+def _agreement(deep: Sequence[Record]) -> Iterator[str]:
+    """How alike the two searches rank the operators, branch by branch."""
+    for (branch,), its in groups(deep, "branch").items():
+        one, other = (
+            {row["operator"]: float(row["mean"]) for row in matching(its, source=source)} for source in _SOURCES
+        )
+        shared = [operator for operator in one if operator in other]
+        if len(shared) > 1:
+            found = spearman(*(torch.tensor([means[operator] for operator in shared]) for means in (one, other)))
+            if found is not None:
+                yield f"{branch} {found:.2f}"
+
+
+TABLE = Table(
+    name="figureE",
+    title="Appendix E: scales over epochs and by depth",
+    keys=("source", "model", "seed"),
+    rows=_rows,
+    part=_part,
+    figures=("curve", "operator", "epoch", "branch", "mean", *_ENVIRONMENT),
+)

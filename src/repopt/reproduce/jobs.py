@@ -1,0 +1,78 @@
+"""The trainings that tables are made of: searches, and models trained with scales from several sources."""
+
+import dataclasses
+from typing import Any, Literal
+
+from repopt.models import create_model
+from repopt.plans import Plan, plan
+from repopt.reproduce.scope import Scope
+from repopt.reproduce.workshop import Workshop
+from repopt.scales import Scales, shipped
+from repopt.train.launch import Job
+from repopt.train.methods import Method
+from repopt.train.recipe import Recipe
+
+# where constants come from: our search, the authors' released ones, and the ablations of Table 4
+Source = Literal["searched", "authors", "ones", "depth", "mean"]
+
+
+def search_job(
+    scope: Scope,
+    model: str,
+    recipe: Recipe | None = None,
+    *,
+    data: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> Job:
+    """A Hyper-Search: on CIFAR-100 by the default recipe unless told otherwise."""
+    return Job(
+        method="search",
+        model=model,
+        data=data or scope.search_data,
+        recipe=recipe or scope.search_recipe(),
+        limit=scope.limit,
+        options=options or {},
+    )
+
+
+def training_job(
+    scope: Scope, model: str, method: Method, seed: int, scales: Scales | None = None, **fields: Any
+) -> Job:
+    """A training on Imagenette; fields replace those of its recipe."""
+    recipe = dataclasses.replace(scope.target_recipe(seed), **fields)
+    data = scope.target_data
+    return Job(method=method, model=model, data=data, recipe=recipe, scales=scales, limit=scope.limit)
+
+
+def own_scales(scope: Scope, workshop: Workshop, model: str) -> Scales:
+    """Ours: those that ship, or else those that a search finds now."""
+    if model in shipped() and not scope.quick:
+        return Scales.load(model)
+    return workshop.searched(search_job(scope, model))
+
+
+def scales_from(source: Source, scope: Scope, workshop: Workshop, model: str) -> Scales:
+    """A model's scales from one of the sources."""
+    if source == "ones":
+        return Scales.ones(planned(model))
+    if source == "depth":
+        return Scales.depth_init(planned(model))
+    if source == "authors":
+        return authors_scales(scope, model)
+    own = own_scales(scope, workshop, model)
+    return own.channel_mean() if source == "mean" else own
+
+
+def authors_scales(scope: Scope, model: str) -> Scales:
+    """Those that the paper's authors released for a VGG."""
+    if scope.authors is None:
+        raise ValueError("give --authors, the folder of the .pth files that the paper's authors released")
+    size = model.removeprefix("repopt_vgg_").upper()
+    found = sorted(scope.authors.glob(f"*{size}*.pth"))
+    if not found:
+        raise ValueError(f"{str(scope.authors)!r} holds no .pth file for {size}")
+    return Scales.load(found[0])
+
+
+def planned(model: str) -> Plan:
+    return plan(create_model(model))

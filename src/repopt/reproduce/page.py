@@ -1,0 +1,31 @@
+"""docs/results.md, from the CSV files alone: what was run, on what, and what came out beside the paper's figures."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from repopt.reproduce.tables import Table, read_rows
+
+_HEAD = """<!-- made by `repopt reproduce` and `make docs` from results/*.csv: change those, not this -->
+
+# The paper's tables, on public data
+
+Each part is made by one command, `repopt reproduce NAME`, from the rows of `results/NAME.csv`. Every row there carries
+its seed, hardware, versions, commit and date. The paper trains on ImageNet for days. We train on Imagenette (ten of its
+classes, 96 pixels) and CIFAR-100 for seconds to minutes: compare differences between methods with the paper's, not
+accuracies. ± behind an accuracy is the deviation over seeds; behind a difference it is the standard error, paired by
+seed.
+"""
+
+
+def results_page(tables: Mapping[str, Table], results: Path) -> str:
+    """The page, as text."""
+    found = {name: read_rows(results / f"{name}.csv") for name in tables}
+    parts = [
+        "\n".join([f"## {table.title}", "", f"`repopt reproduce {name}`", "", *table.part(found[name])])
+        for name, table in tables.items()
+        if found[name]
+    ]
+    missing = [f"`{name}`" for name in tables if not found[name]]
+    if missing:
+        parts.append(f"## Not run yet\n\n{', '.join(missing)}.")
+    return "\n\n".join([_HEAD.rstrip("\n"), *parts]) + "\n"

@@ -1,0 +1,117 @@
+"""Table 3: inference beside VGG-16 and EfficientNets, and accuracy at a larger size than that of training."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from repopt.bench.inference import inference_speed
+from repopt.models import create_model, deploy
+from repopt.reproduce.jobs import own_scales, training_job
+from repopt.reproduce.scope import Scope
+from repopt.reproduce.summaries import markdown, matching, setting
+from repopt.reproduce.tables import Record, Row, Table
+from repopt.reproduce.workshop import FIGURES, Workshop, figures_of
+from repopt.results import environment
+from repopt.train.finished import evaluate_run
+
+# {name: (ours or timm's, options, test size, test batch, the paper's samples/s and accuracy)}
+_Tested = dict[str, tuple[str, dict[str, Any], int, int, int, str]]
+_TESTED: _Tested = {
+    "RepOpt-VGG-B1": ("repopt_vgg_b1", {}, 224, 128, 970, "78.47"),
+    "EfficientNet-B2": ("timm/efficientnet_b2", {}, 260, 128, 912, "76.29"),
+    "RepOpt-VGG-B2": ("repopt_vgg_b2", {}, 224, 128, 645, "79.39"),
+    "VGGNet-16": ("timm/vgg16", {}, 224, 128, 621, "74.47"),
+    "RepOpt-VGG-L2": ("repopt_vgg_l2", {}, 224, 128, 372, "80.31"),
+    "EfficientNet-B3": ("timm/efficientnet_b3", {}, 300, 128, 301, "79.12"),
+    "RepOpt-VGG-L2, SE": ("repopt_vgg_l2", {"se": True}, 320, 64, 180, "83.13"),
+    "EfficientNet-B4": ("timm/efficientnet_b4", {}, 380, 64, 183, "82.02"),
+    "EfficientNet-B5": ("timm/efficientnet_b5", {}, 456, 64, 91, "82.96"),
+}
+_QUICK: _Tested = {"RepOpt-VGG-nano": ("repopt_vgg_nano", {}, 32, 4, 0, "")}
+_LARGER = 128  # test size of a model that was trained at 96
+
+
+def _rows(scope: Scope) -> Iterator[Row]:
+    tested = _QUICK if scope.quick else _TESTED
+    for name, (model, options, size, batch, _, _) in tested.items():
+        yield _speed_row(scope, name, model, options, size, batch)
+    for name, (model, options, *_) in tested.items():
+        if model.startswith("repopt"):
+            yield _accuracy_row(scope, name, model, options)
+
+
+def _speed_row(scope: Scope, name: str, model: str, options: dict[str, Any], size: int, batch: int) -> Row:
+    def measure(workshop: Workshop) -> list[dict[str, Any]]:
+        precision = scope.adapt(scope.target_recipe(0)).precision
+        source, _, timm_name = model.partition("/")
+        if source == "timm":
+            import timm
+
+            net = timm.create_model(timm_name)
+        else:
+            net = deploy(create_model(model, **options))
+        parameters = sum(param.numel() for param in net.parameters())
+        device = workshop.chosen_device
+        speed = inference_speed(
+            net, batch_size=batch, size=size, precision=precision, device=device, steps=2 if scope.quick else 100
+        )
+        about = {"images_per_second": speed, "parameters": parameters, "batch_size": batch, "size": size}
+        return [{**about, "precision": precision, **environment(device)}]
+
+    return Row(key={"what": "speed", "name": name, "seed": scope.seeds[0]}, measure=measure, minutes=1.0)
+
+
+def _accuracy_row(scope: Scope, name: str, model: str, options: dict[str, Any]) -> Row:
+    seed = scope.seeds[0]
+
+    def measure(workshop: Workshop) -> list[dict[str, Any]]:
+        job = training_job(scope, model, "repopt", seed, own_scales(scope, workshop, model))
+        run = workshop.run(replace(job, options=options), weights=True)
+        own = figures_of(run)
+        larger = 48 if scope.quick else _LARGER
+        scores = evaluate_run(run, sizes=(larger,), device=workshop.device)
+        return [
+            {**own, "test_size": own["size"]},
+            {**own, "test_size": larger, "val_accuracy": scores[larger].accuracy},
+        ]
+
+    return Row(key={"what": "accuracy", "name": name, "seed": seed}, measure=measure, minutes=1.0)
+
+
+def _part(rows: Sequence[Record]) -> list[str]:
+    accuracy, speed = matching(rows, what="accuracy"), matching(rows, what="speed")
+    lines = [
+        "The paper: ImageNet, one 2080Ti in fp32. Ours: noise at the paper's sizes and batches on "
+        f"{', '.join(dict.fromkeys(row['hardware'] for row in rows))}, compiled, {rows[0]['precision']}; accuracy on "
+        "Imagenette, "
+        f"{setting(accuracy)} Only our own models were trained."
+        if accuracy
+        else "",
+        "",
+    ]
+    cells = []
+    for name in dict.fromkeys(row["name"] for row in rows):
+        fast, scores = matching(speed, name=name), matching(accuracy, name=name)
+        paper = _TESTED.get(name)
+        cells.append(
+            (
+                name,
+                *((fast[0]["size"], fast[0]["batch_size"]) if fast else ("", "")),
+                f"{float(fast[0]['images_per_second']):,.0f}" if fast else "",
+                "; ".join(f"{float(row['val_accuracy']):.2f} at {row['test_size']}" for row in scores),
+                f"{paper[4]:,}" if paper else "",
+                paper[5] if paper else "",
+            )
+        )
+    columns = {"model": "<", "size": ">", "batch": ">", "images/s": ">", "accuracy, Imagenette": "<"}
+    return [*lines, *markdown({**columns, "paper, samples/s": ">", "paper, accuracy": ">"}, cells)]
+
+
+TABLE = Table(
+    name="table3",
+    title="Table 3: beside VGG-16 and EfficientNets",
+    keys=("what", "name", "seed"),
+    rows=_rows,
+    part=_part,
+    figures=("test_size", *FIGURES),
+)

@@ -1,0 +1,153 @@
+"""A table of the paper, ours beside it: rows that are each measured once, and what the page says about them."""
+
+import csv
+import fnmatch
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from repopt.reproduce.scope import Scope
+from repopt.reproduce.workshop import FIGURES, Workshop, figures_of
+from repopt.results import append_csv
+from repopt.train.launch import Job
+
+Record = Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What is measured in one go: a line of a table, or several that belong together.
+
+    Attributes:
+        key: what tells it from the others, column by column.
+        measure: takes the figures, line by line.
+        minutes: that this takes on one H200.
+    """
+
+    key: Mapping[str, Any]
+    measure: Callable[[Workshop], Sequence[Mapping[str, Any]]]
+    minutes: float
+
+    @property
+    def name(self) -> str:
+        return ", ".join(str(value) for value in self.key.values() if value not in (None, ""))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table that can be run again.
+
+    Attributes:
+        name: what a user types.
+        title: of its part of the page.
+        keys: the columns that tell rows apart.
+        figures: the other columns; those of a training unless given.
+        rows: what is measured, within a scope.
+        part: its part of the page, as lines of Markdown, from the rows of its CSV file.
+    """
+
+    name: str
+    title: str
+    keys: tuple[str, ...]
+    rows: Callable[[Scope], Iterable[Row]]
+    part: Callable[[Sequence[Record]], list[str]]
+    figures: tuple[str, ...] = FIGURES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What is left of a table.
+
+    Attributes:
+        rows: that do not stand in the CSV file.
+        standing: how many do.
+    """
+
+    rows: tuple[Row, ...]
+    standing: int
+
+    @property
+    def minutes(self) -> float:
+        return sum(row.minutes for row in self.rows)
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file; none where there is no file."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def work_left(table: Table, scope: Scope, path: Path, only: str = "*") -> Work:
+    """The rows that still have to be measured.
+
+    Args:
+        table: which.
+        scope: on what.
+        path: the table's CSV file.
+        only: a pattern for the names of the rows, such as `RepOpt*`.
+    """
+    rows = [row for row in table.rows(scope) if fnmatch.fnmatch(row.name, only)]
+    if not rows:
+        raise ValueError(f"{table.name} has no row named {only!r}; one is {next(iter(table.rows(scope))).name!r}")
+    left = tuple(row for row in rows if not _stands(row, path))
+    return Work(rows=left, standing=len(rows) - len(left))
+
+
+def measure_rows(
+    table: Table, rows: Sequence[Row], path: Path, workshop: Workshop, tell: Callable[[str], None]
+) -> list[Row]:
+    """Measures rows one by one, each written as soon as it is there; returns those that other processes are at."""
+    elsewhere = []
+    for number, row in enumerate(rows, start=1):
+        with workshop.claim(f"{table.name}-{_slug(row.name)}") as mine:
+            if not mine:
+                elsewhere.append(row)
+            if not mine or _stands(row, path):
+                continue
+            tell(f"{number}/{len(rows)}  {row.name}")
+            lines = row.measure(workshop)
+            with workshop.claim(f"{table.name}.csv", wait=True):
+                append_csv(path, [_record(table, row, figures) for figures in lines])
+            accuracies = [f"{line['val_accuracy']:.2f}" for line in lines if line.get("val_accuracy") is not None]
+            if accuracies:
+                tell(f"    accuracy {', '.join(accuracies)}")
+    return elsewhere
+
+
+def training_row(key: Mapping[str, Any], job: Callable[[Workshop], Job], *, minutes: float) -> Row:
+    """A row that is the outcome of one training."""
+    return Row(key=key, measure=lambda workshop: [figures_of(workshop.run(job(workshop)))], minutes=minutes)
+
+
+def _record(table: Table, row: Row, figures: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of the CSV file, with all columns of the table."""
+    columns = (*table.keys, *table.figures)
+    record = {**row.key, **figures}
+    assert set(record) <= set(columns), f"{table.name} has no columns {set(record) - set(columns)}"
+    return {**{column: record.get(column) for column in columns}, "commit": _commit()}
+
+
+@cache
+def _commit() -> str:
+    """Of the checkout that the package lies in, where it does; a machine without git is told by REPOPT_COMMIT."""
+    told = os.environ.get("REPOPT_COMMIT")
+    if told is not None or shutil.which("git") is None:
+        return told or ""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude", "*"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def _stands(row: Row, path: Path) -> bool:
+    wanted = {column: "" if value is None else str(value) for column, value in row.key.items()}
+    return any(all(record.get(column) == value for column, value in wanted.items()) for record in read_rows(path))
+
+
+def _slug(name: str) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in name)
