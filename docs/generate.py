@@ -1,7 +1,8 @@
 """Writes the pages of docs/ that are made from tables: `python docs/generate.py`, or `make docs`.
 
 exactness.md and optimizers.md come from repopt.rules, the tables of models.md from the models themselves, those of
-performance.md, training.md, quantization.md, analysis.md and the README from results/*.csv.
+performance.md, training.md, quantization.md, analysis.md and the README from results/*.csv, results.md by
+`repopt.reproduce` from the same, and zoo.md from the scales that ship.
 """
 
 import statistics
@@ -13,7 +14,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import repopt
 from repopt.models import GHOST_WIDTHS, VGG_SPECS, deploy
+from repopt.provenance import provenance
+from repopt.reproduce import TABLES, results_page
 from repopt.rules import RULES, UNKNOWN, Rule
+from repopt.scales import shipped
 
 ROOT = Path(__file__).parents[1]
 NOTE = "<!-- made by docs/generate.py: change that, not this -->\n\n"
@@ -176,6 +180,27 @@ def _with_part(name: str, what: str, lines: list[str], text: str | None = None) 
     return f"{before}{start}\n" + "\n".join(lines) + f"\n{end}{after}"
 
 
+def results() -> str:
+    return results_page(TABLES, measured.RESULTS)
+
+
+def zoo() -> str:
+    """The scales that ship, each with what its own file says about where it comes from."""
+    lines = [
+        "| scales | searched on | epochs | smoothing | clipping | init | seed | search accuracy | precision | hardware | date |",
+        "|---|---|---:|---:|---|---|---:|---:|---|---|---|",
+    ]
+    for name in shipped():
+        origin = provenance(repopt.Scales.load(name))
+        assert origin is not None, f"{name} does not say where it comes from"
+        clipping = "none" if origin.clip is None else f"{origin.clip:g}"
+        lines.append(
+            f"| `{name}` | {origin.data} | {origin.epochs} | {origin.label_smoothing:g} | {clipping} | {origin.kernel} | "
+            f"{origin.seed} | {origin.accuracy:.2f} | {origin.precision} | {origin.hardware} | {origin.date} |"
+        )
+    return _with_part("docs/zoo.md", "shipped scales", lines)
+
+
 def _model_row(plain: str, branched: str, shape: str) -> str:
     with torch.device("meta"):
         net, other = repopt.create_model(plain), repopt.create_model(branched)
@@ -248,6 +273,8 @@ PAGES = {
     "docs/performance.md": performance,
     "docs/quantization.md": lambda: _with_part("docs/quantization.md", "int8 results", measured.quantization()),
     "docs/analysis.md": lambda: _with_part("docs/analysis.md", "kernels", measured.kernels()),
+    "docs/results.md": results,
+    "docs/zoo.md": zoo,
     "README.md": readme,
 }
 

@@ -20,10 +20,10 @@ def training() -> list[str]:
         "Every seed in one process, so peak memory is that of the first run of a method. RepVGG was not trained with He init.",
         "",
     ]
-    lines += ["Hyper-Search on CIFAR-100, `repopt search --recipe search --precision bf16`:", ""]
+    lines += ["Hyper-Search on CIFAR-100, `repopt search`:", ""]
     lines += [
-        "| model | seed | hardware | accuracy | data | compile | train | eval | checkpoints | |",
-        "|---|---:|---|---:|---:|---:|---:|---:|---:|---|",
+        "| model | recipe | precision | seed | hardware | accuracy | data | compile | train | eval | checkpoints | |",
+        "|---|---|---|---:|---|---:|---:|---:|---:|---:|---:|---|",
     ]
     for row in rows_of("search.csv"):
         spent = [
@@ -31,7 +31,7 @@ def training() -> list[str]:
             for what in ("data", "compile", "train", "eval", "save")
         ]
         lines.append(
-            f"| {row['model']} | {row['seed']} | {row['hardware']} | {float(row['val_accuracy']):.2f} | {' | '.join(spent)} | "
+            f"| {row['model']} | {row['recipe']} | {row['precision']} | {row['seed']} | {row['hardware']} | {float(row['val_accuracy']):.2f} | {' | '.join(spent)} | "
             f"{row['note']} |"
         )
     lines += ["", "`repopt bench train`, noise at 224 pixels, held on the device:", ""]
@@ -75,23 +75,23 @@ def quantization() -> list[str]:
     rows = rows_of("int8.csv")
     first = rows[0]
     lines = [
-        f"CIFAR-100, {first['model']} and its counterparts, trained for {first['epochs']} epochs by the recipe `small` with one init, a row a "
-        f"seed, on all {int(first['val_images']):,} test images (`results/int8.csv`). PTQ with {first['images']} images:",
+        f"CIFAR-100, {first['model']} and its counterparts, trained by the recipe `small` with one init, a row a seed, on all "
+        f"{int(first['val_images']):,} test images (`results/int8.csv`). PTQ with {first['images']} images:",
         "",
-        "| trained by | form | seed | float | INT8, a scale a channel: histogram | minmax | a scale a tensor: histogram | minmax |",
-        "|---|---|---:|---:|---:|---:|---:|---:|",
+        "| trained by | epochs | form | seed | float | INT8, a scale a channel: histogram | minmax | a scale a tensor: histogram | minmax |",
+        "|---|---:|---|---:|---:|---:|---:|---:|---:|",
     ]
     wanted = [(weights, calibrator) for weights in ("channel", "tensor") for calibrator in ("histogram", "minmax")]
-    for trained_by, form, seed in dict.fromkeys((r["trained_by"], r["form"], r["seed"]) for r in rows):
-        cells = [
-            _pick(
-                rows, trained_by=trained_by, form=form, seed=seed, backend="x86", method="ptq", weights=w, calibrator=c
-            )
-            for w, c in wanted
-        ]
+    for trained_by, epochs, form, seed in dict.fromkeys(
+        (r["trained_by"], r["epochs"], r["form"], r["seed"]) for r in rows
+    ):
+        its = _matching(rows, trained_by=trained_by, epochs=epochs, form=form, seed=seed, backend="x86", method="ptq")
+        cells = [_pick(its, weights=weights, calibrator=calibrator) for weights, calibrator in wanted]
         if any(cells):
             before = next(float(cell["float_accuracy"]) for cell in cells if cell)
-            lines.append(f"| {trained_by} | {form} | {seed} | {before:.2f} | {' | '.join(map(_int8_cell, cells))} |")
+            lines.append(
+                f"| {trained_by} | {epochs} | {form} | {seed} | {before:.2f} | {' | '.join(map(_int8_cell, cells))} |"
+            )
     lines += ["", "The same by ONNX Runtime's own quantization:", ""]
     lines += ["| trained by | seed | weights | calibrator | float | INT8 |", "|---|---:|---|---|---:|---:|"]
     for row in _matching(rows, backend="onnxruntime"):
@@ -153,9 +153,17 @@ def kernels() -> list[str]:
 def _int8_summary() -> list[str]:
     """PTQ by the default calibrator, means over seeds."""
     rows = _matching(rows_of("int8.csv"), backend="x86", method="ptq", form="deployed", calibrator="histogram")
+    # the training that all methods had: what was added for one of them alone is no comparison
+    methods = {row["trained_by"] for row in rows}
+    epochs = next(
+        e
+        for e in sorted({r["epochs"] for r in rows})
+        if {r["trained_by"] for r in _matching(rows, epochs=e)} == methods
+    )
+    rows = _matching(rows, epochs=epochs)
     seeds = len({row["seed"] for row in rows})
     lines = [
-        f"INT8 by calibration alone: B0 on CIFAR-100, means over {seeds} seeds ([all figures](docs/quantization.md)):",
+        f"INT8 by calibration alone: B0 on CIFAR-100, {epochs} epochs, means over {seeds} seeds ([all figures](docs/quantization.md)):",
         "",
         "| trained by | float | INT8, a scale a channel | INT8, a scale a tensor |",
         "|---|---:|---:|---:|",

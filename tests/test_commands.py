@@ -77,7 +77,7 @@ def test_the_demo_tells_the_whole_story(tmp_path):
 
 
 def test_what_ships_is_listed(tmp_path):
-    assert "repopt_vgg_b1" in repopt("list", "--scales", cwd=tmp_path).stdout.splitlines()
+    assert "repopt_vgg_b1" in repopt("list", "--scales", cwd=tmp_path).stdout
 
 
 def test_the_commands_in_this_process(tmp_path, capsys, monkeypatch):

@@ -2,9 +2,12 @@
 
 import re
 import runpy
+import shutil
 from pathlib import Path
 
 import pytest
+
+from repopt.reproduce import TABLES, results_page
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
@@ -30,3 +33,19 @@ def test_every_link_to_a_file_leads_somewhere(page):
     text = (ROOT / page).read_text()
     for target in re.findall(r"\]\(([^)#:]+)\)", text):
         assert ((ROOT / page).parent / target).exists(), target
+
+
+def test_every_number_that_was_measured_is_made_from_a_row(tmp_path, monkeypatch):
+    """With other numbers in results/*.csv there are other numbers on the pages; and no page has one of its own."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    page = (ROOT / "docs" / "results.md").read_text()
+    for path in sorted((ROOT / "results").glob("*.csv")):
+        if path.stem in TABLES:
+            shutil.copytree(ROOT / "results", tmp_path / path.stem)
+            changed = tmp_path / path.stem / path.name
+            changed.write_text(re.sub(r"(?<=,)\d+\.\d{2,}(?=,)", "7.7777", changed.read_text()))
+            assert results_page(TABLES, tmp_path / path.stem) != page, path.name
+    assert not re.findall(r"\d\.\d\d", results_page(TABLES, tmp_path / "nowhere"))
+    generated = r"<!-- (.+?), by docs/generate.py -->.*?<!-- end of \1 -->"
+    readme = re.sub(rf"{generated}|```.*?```", "", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    assert not re.findall(r"\d\.\d", readme)

@@ -13,7 +13,7 @@ LAYERS = [
     {"version", "results", "names", "operators", "sharding", "gpu", "multiplier_triton"},
     {"branches"},
     {"scales", "csla", "parts", "matching"},
-    {"multiplier"},
+    {"multiplier", "provenance"},
     {"plans"},
     {"rules", "held", "fingerprints", "reach", "blocks", "decay"},
     {"optim", "clipping", "data"},

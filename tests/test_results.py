@@ -25,3 +25,9 @@ def test_other_columns_do_not_go_into_the_same_file(tmp_path):
     append_csv(tmp_path / "a.csv", [{"ms": 1}])
     with pytest.raises(ValueError, match=r"a\.csv' has other columns"):
         append_csv(tmp_path / "a.csv", [{"images": 1}])
+
+
+def test_a_file_that_was_left_empty_gets_its_header(tmp_path):
+    (tmp_path / "a.csv").touch()
+    append_csv(tmp_path / "a.csv", [{"ms": 1}])
+    assert (tmp_path / "a.csv").read_text() == "ms\n1\n"

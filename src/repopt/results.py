@@ -2,6 +2,7 @@
 
 import csv
 import datetime
+import io
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -35,17 +36,20 @@ def append_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
         ValueError: the file has other columns.
     """
     columns = list(rows[0])
-    if path.exists():
+    new = not path.exists() or path.stat().st_size == 0
+    if not new:
         with path.open(newline="") as file:
             header = next(csv.reader(file), [])
         if header != columns:
             raise ValueError(f"{str(path)!r} has other columns than these results: name another file")
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    if new:
+        writer.writeheader()
+    writer.writerows(rows)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        if file.tell() == 0:
-            writer.writeheader()
-        writer.writerows(rows)
+    with path.open("ab", buffering=0) as raw:  # in one write: a process that is killed leaves all rows, or none
+        raw.write(text.getvalue().encode())
 
 
 def _processor() -> str:

@@ -1,11 +1,14 @@
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 import repopt
 from repopt.models import RepGhostNet, RepOptVGG, RepVGG
+from repopt.scales import Scales
 from repopt.surgery import csla_blocks, search_blocks
-from repopt.train.methods import METHODS, clip_, counterpart, make_optimizer, make_subject
+from repopt.train.methods import METHODS, can_be_captured, clip_, counterpart, make_optimizer, make_subject
 from repopt.train.recipe import Recipe
 
 CPU = torch.device("cpu")
@@ -67,3 +70,81 @@ def test_what_a_method_cannot_do_is_said():
         counterpart("repopt_vgg_nano", "adam")
     with pytest.raises(ValueError, match="qarepvgg is for VGGs"):
         counterpart("repopt_ghostnet_050", "qarepvgg")
+
+
+def by_one_rule(rules):
+    """A model as it is drawn, and the subject that one of repopt's rules makes of it; all scales are 2."""
+    recipe = Recipe(rules=rules, momentum=0.0, nesterov=False, weight_decay=0.0)
+    torch.manual_seed(recipe.seed)
+    drawn = repopt.create_model("repopt_vgg_nano", num_classes=4)
+    trained = make_subject("repopt", copy.deepcopy(drawn), recipe, scales=Scales.constant(repopt.plan(drawn), 2.0))
+    return drawn, trained, recipe
+
+
+def moved_by_a_gradient_of_ones(trained, recipe):
+    """How far a step with the learning rate 1 moves each weight."""
+    before = copy.deepcopy(trained.model)
+    rule = make_optimizer(trained, recipe, 1.0, device=CPU, graph=False)
+    for param in trained.model.parameters():
+        param.grad = torch.ones_like(param)
+    rule.step()
+    return {name: before.get_parameter(name) - param for name, param in trained.model.named_parameters()}
+
+
+def test_the_rule_of_iteration_alone_leaves_the_weights_as_drawn_and_multiplies_the_gradients():
+    """With s = 2 by s^2 = 4 around the centre, 2 s^2 = 8 at it, and 1 more where an identity adds to it."""
+    drawn, trained, recipe = by_one_rule("iteration")
+    for name, weight in drawn.named_parameters():
+        torch.testing.assert_close(trained.model.get_parameter(name), weight, rtol=0, atol=0)
+    assert (list(trained.plan.operators), trained.kernels) == (list(repopt.plan(drawn).operators), None)
+    moved = moved_by_a_gradient_of_ones(trained, recipe)
+    expected = torch.full((16, 8, 3, 3), 4.0)
+    expected[:, :, 1, 1] = 8.0
+    torch.testing.assert_close(moved["stage1.0.conv.weight"], expected)
+    expected = expected[:, :1].repeat(1, 16, 1, 1)
+    expected[range(16), range(16), 1, 1] = 9.0
+    torch.testing.assert_close(moved["stage1.1.conv.weight"], expected)
+    torch.testing.assert_close(moved["linear.weight"], torch.ones(4, 128))
+
+
+def test_the_rule_of_initialization_alone_starts_like_both_and_leaves_the_optimizer_as_it_is():
+    drawn, trained, recipe = by_one_rule("initialization")
+    plan = repopt.plan(drawn, scales=Scales.constant(repopt.plan(drawn), 2.0))
+    plan.init_(kernel=recipe.kernel, identity=recipe.identity, generator=torch.Generator().manual_seed(recipe.seed))
+    both = by_one_rule("both")[1]
+    for name, weight in drawn.named_parameters():
+        torch.testing.assert_close(trained.model.get_parameter(name), weight, rtol=0, atol=0)
+        torch.testing.assert_close(both.model.get_parameter(name), weight, rtol=0, atol=0)
+    assert (trained.plan, trained.kernels) == (None, None)
+    assert type(make_optimizer(trained, recipe, 1.0, device=CPU, graph=False)) is torch.optim.SGD
+    for moved in moved_by_a_gradient_of_ones(trained, recipe).values():
+        torch.testing.assert_close(moved, torch.ones_like(moved))
+
+
+@pytest.mark.parametrize("rules", ["initialization", "iteration"])
+def test_real_blocks_follow_both_rules(rules):
+    with pytest.raises(ValueError, match=f"real blocks follow both rules: the recipe's rules '{rules}' are for"):
+        subject("csla", Recipe(rules=rules))
+
+
+def test_there_are_no_other_rules():
+    with pytest.raises(ValueError, match="the recipe's rules is one of 'both', 'initialization', 'iteration', not 'no"):
+        Recipe(rules="none")
+
+
+@pytest.mark.parametrize(
+    ("method", "optimizer", "captured"),
+    [
+        ("sgd", "SGD", True),
+        ("sgd", "Adam", True),
+        ("sgd", "RMSprop", True),
+        ("sgd", "Adafactor", False),
+        ("sgd", "Adagrad", False),
+        ("repopt", "SGD", True),
+        ("repopt", "AdamW", True),
+        ("repopt", "Adafactor", False),
+    ],
+)
+def test_a_graph_can_replay_what_torch_calls_capturable(method, optimizer, captured):
+    recipe = Recipe(optimizer=optimizer)
+    assert can_be_captured(subject(method, recipe), recipe) is captured

@@ -23,6 +23,8 @@ def inference_speed(
         device: where.
         steps: timed ones.
     """
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, not {steps}")
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     cuda = device.type == "cuda"
     layout = torch.channels_last if cuda else torch.contiguous_format

@@ -13,32 +13,16 @@ import repopt
 from repopt.cli.analyses import analyze_kernels, analyze_scales, analyze_variance
 from repopt.cli.benchmarks import bench_step, bench_train
 from repopt.cli.exporting import export
-from repopt.cli.output import print_json
+from repopt.cli.listing import list_models
 from repopt.cli.proofs import verify
 from repopt.cli.quantizing import quantize
 from repopt.cli.reproducing import reproduce
 from repopt.cli.story import tell
 from repopt.cli.training import evaluate, report, search, train
-from repopt.scales import shipped
 from repopt.train.recipe import Recipe, load_recipe
 from repopt.train.signals import StoppedError
 
 Command = Callable[..., int]
-
-
-def list_models(scales: bool = False, json: bool = False) -> int:
-    """List the models by name, or the scales that ship.
-
-    Args:
-        scales: list the scales.
-        json: print JSON instead of lines.
-    """
-    names = shipped() if scales else repopt.list_models()
-    if json:
-        print_json(names)
-    else:
-        print("\n".join(names))
-    return 0
 
 
 def bench() -> int:

@@ -7,15 +7,16 @@ import tyro
 from rich.console import Console
 
 from repopt.cli.output import Device, chosen_device
-from repopt.csla import Convention, IdentityStart
 from repopt.reproduce import TABLES, Scope, Workshop, results_page
 from repopt.reproduce import reproduce as reproduce_table
-from repopt.train.recipe import Precision, Recipe
+from repopt.train.recipe import Precision
+from repopt.train.signals import StoppedError
 
 Name = Literal[
     "conventions",
     "zoo",
     "constants",
+    "multipliers",
     "table2",
     "table3",
     "table4",
@@ -37,8 +38,6 @@ def reproduce(
     authors: Path | None = None,
     seeds: tuple[int, ...] | None = None,
     only: str = "*",
-    kernel: Convention = Recipe.kernel,
-    identity: IdentityStart = Recipe.identity,
     precision: Precision = "bf16",
     out: Path | None = None,
     page: Path | None = None,
@@ -54,16 +53,14 @@ def reproduce(
     Start the same command several times to share the rows between processes; start it again after an interruption.
 
     Args:
-        name: the table; conventions (which are best), zoo (the scales that ship) and constants (how good these are) are
-            our own.
+        name: the table; conventions (which are best), zoo (the scales that ship), constants (how good these are) and
+            multipliers (what they imply) are our own.
         cifar100: the folder of CIFAR-100.
         imagenette: the folder that holds Imagenette's train and val.
         authors: the folder of the scales that the paper's authors released.
         seeds: of what is compared; 0 1 2 unless given, and 0 where quick.
         only: a pattern for the names of the rows, such as 'RepOpt*'.
-        kernel: how kernels start, where the table does not say.
-        identity: where imagined identities start, where the table does not say.
-        precision: of training.
+        precision: of training; a row that stands is not measured again for another one.
         out: folder of the CSV files; results unless given, and runs/quick where quick.
         page: the page about all results; docs/results.md unless given, and results.md in `out` where quick.
         runs: folder of the runs; runs/reproduce unless given.
@@ -78,18 +75,20 @@ def reproduce(
         imagenette=imagenette,
         authors=authors,
         seeds=seeds or ((0,) if quick else Scope.seeds),
-        kernel=kernel,
-        identity=identity,
         precision=precision,
         quick=quick,
     )
     workshop = Workshop(folder=runs or (out / "runs" if quick else Path("runs/reproduce")), device=device)
-    console = Console(quiet=quiet, highlight=False, soft_wrap=True)
-    elsewhere = reproduce_table(name, scope, workshop, out, only=only, tell=console.print)
+    console = Console(quiet=quiet, highlight=False, markup=False, soft_wrap=True)
+    try:
+        elsewhere = reproduce_table(name, scope, workshop, out, only=only, tell=console.print)
+    except StoppedError as error:
+        told = str(error).partition(":")[0]
+        raise StoppedError(f"{told}: start the same command again to go on", error.code) from error
     if elsewhere:
         console.print(f"{len(elsewhere)} rows are with other processes")
     path = page or (out / "results.md" if quick else Path("docs/results.md"))
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(results_page(TABLES, out))
+    path.write_text(results_page(TABLES, out, scope))
     console.print(f"rows: {out / f'{name}.csv'}\npage: {path}")
     return 0

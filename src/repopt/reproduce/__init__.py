@@ -7,6 +7,7 @@ from repopt.reproduce import (
     constants,
     conventions,
     figure_e,
+    multipliers,
     table2,
     table3,
     table4,
@@ -31,6 +32,7 @@ TABLES: Mapping[str, Table] = {
         conventions,
         zoo,
         constants,
+        multipliers,
         table2,
         table3,
         table4,
@@ -67,10 +69,12 @@ def reproduce(
     Returns:
         The rows that other processes are at.
     """
+    if name not in TABLES:
+        raise ValueError(f"there is no table {name!r}; there is {', '.join(TABLES)}")
     table, path = TABLES[name], results / f"{name}.csv"
     work = work_left(table, scope, path, only)
     tell(
         f"{table.title}: {work.standing} rows stand in {path}, {len(work.rows)} to go"
-        + ("" if scope.quick or not work.rows else f", about {work.minutes:.0f} minutes on one H200")
+        + ("" if scope.quick or not work.rows else f", about {max(1, round(work.minutes))} minutes on one H200")
     )
     return measure_rows(table, work.rows, path, workshop, tell)

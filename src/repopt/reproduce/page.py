@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from repopt.reproduce.tables import Table, read_rows
+from repopt.reproduce.scope import Scope
+from repopt.reproduce.tables import Table, read_rows, work_left
 
 _HEAD = """<!-- made by `repopt reproduce` and `make docs` from results/*.csv: change those, not this -->
 
@@ -17,11 +18,18 @@ seed.
 """
 
 
-def results_page(tables: Mapping[str, Table], results: Path) -> str:
-    """The page, as text."""
+def results_page(tables: Mapping[str, Table], results: Path, scope: Scope | None = None) -> str:
+    """The page, as text.
+
+    Args:
+        tables: by name.
+        results: folder of their CSV files.
+        scope: that the tables are complete within; the full one unless given.
+    """
+    scope = Scope() if scope is None else scope
     found = {name: read_rows(results / f"{name}.csv") for name in tables}
     parts = [
-        "\n".join([f"## {table.title}", "", f"`repopt reproduce {name}`", "", *table.part(found[name])])
+        "\n".join([f"## {table.title}", "", _command(table, scope, results), "", *table.part(found[name])])
         for name, table in tables.items()
         if found[name]
     ]
@@ -29,3 +37,10 @@ def results_page(tables: Mapping[str, Table], results: Path) -> str:
     if missing:
         parts.append(f"## Not run yet\n\n{', '.join(missing)}.")
     return "\n\n".join([_HEAD.rstrip("\n"), *parts]) + "\n"
+
+
+def _command(table: Table, scope: Scope, results: Path) -> str:
+    """How to make the part, and what of it is still missing."""
+    work = work_left(table, scope, results / f"{table.name}.csv")
+    missing = f" Still to be measured: {len(work.rows)} of {len(work.rows) + work.standing} rows." if work.rows else ""
+    return f"`repopt reproduce {table.name}`.{missing}"

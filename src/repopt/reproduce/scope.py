@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repopt.csla import Convention, IdentityStart
 from repopt.train.recipe import Precision, Recipe, search
 
 # a quick run shows that a table's code works, and nothing else
@@ -29,8 +28,6 @@ class Scope:
         imagenette: path of Imagenette's class folders, which models are trained on.
         authors: folder of the scales that the paper's authors released.
         seeds: of what is compared; searches have the first.
-        kernel: how kernels start.
-        identity: where imagined identities start.
         precision: of training.
         quick: nano on a few digits instead, in seconds on a CPU.
     """
@@ -39,10 +36,12 @@ class Scope:
     imagenette: Path | None = None
     authors: Path | None = None
     seeds: tuple[int, ...] = (0, 1, 2)
-    kernel: Convention = Recipe.kernel
-    identity: IdentityStart = Recipe.identity
     precision: Precision = "bf16"
     quick: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.seeds:
+            raise ValueError("a table needs at least one seed: give --seeds")
 
     def model(self, size: str) -> str:
         """The plain VGG of a size."""
@@ -64,11 +63,9 @@ class Scope:
         return f"folder:{_given(self.imagenette, '--imagenette', 'the folder that holds its train and val')}"
 
     def adapt(self, recipe: Recipe, seed: int | None = None) -> Recipe:
-        """A recipe as it is run here: with the scope's conventions, and cut short where the scope is quick."""
+        """A recipe as it is run here: with a seed and the scope's precision, and cut short where the scope is quick."""
         recipe = dataclasses.replace(
             recipe,
-            kernel=self.kernel,
-            identity=self.identity,
             seed=self.seeds[0] if seed is None else seed,
             precision="fp32" if self.quick else self.precision,
         )

@@ -1,6 +1,7 @@
 """Table 2: RepVGG against RepOpt, at equal batches and at the largest that each one fits into a given memory."""
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from repopt.reproduce.scope import Scope
 from repopt.reproduce.summaries import difference, markdown, matching, setting, spread
 from repopt.reproduce.tables import Record, Row, Table, training_row
 from repopt.reproduce.workshop import Workshop
-from repopt.results import environment
+from repopt.results import environment, hardware
 from repopt.train.launch import Job
 from repopt.train.methods import Method
 from repopt.train.recipe import Recipe
@@ -99,7 +100,8 @@ def largest_batches(scope: Scope, workshop: Workshop, model: str) -> dict[str, i
     Memory grows linearly with the batch, so two batches tell the slope. A device that does not count its memory gets
     twice the equal batch.
     """
-    kept = workshop.folder / f"largest-batches-{model}.json"
+    where = hashlib.sha256(f"{hardware(workshop.chosen_device)} {scope.precision} {_MEMORY}".encode()).hexdigest()[:8]
+    kept = workshop.folder / f"largest-batches-{model}-{where}.json"
     with workshop.claim(kept.name, wait=True):
         if not kept.exists():
             kept.write_text(json.dumps({method: _largest(scope, model, method, workshop) for method in _METHODS}))
@@ -131,20 +133,23 @@ def _image_size(scope: Scope) -> int:
 
 def _part(rows: Sequence[Record]) -> list[str]:
     accuracy, speed = matching(rows, what="accuracy"), matching(rows, what="speed")
-    lines = [
-        f"The paper: ImageNet, eight 2080Ti. Ours: Imagenette, {setting(accuracy)} Speed and memory on noise at 224 "
-        "pixels, bf16, "
-        f"of both methods in one run; the largest batch is what fits into {_MEMORY / 1e9:g} GB, the memory of the "
-        "paper's GPUs.",
-        "",
-    ]
+    lines = ["The paper: ImageNet, eight 2080Ti."]
+    if accuracy:
+        lines[0] += f" Ours: Imagenette, {setting(accuracy)}"
+    if speed:
+        lines[0] += (
+            f" Speed and memory on noise at {speed[0]['size']} pixels, {speed[0]['precision']}, of both methods in "
+            "one run; "
+            f"the largest batch is what fits into {_MEMORY / 1e9:g} GB, the memory of the paper's GPUs."
+        )
+    lines += [""]
     cells = []
     for model in dict.fromkeys(row["model"] for row in rows):
         size = model.rpartition("_")[2]
         for method in _METHODS:
             at = {b: matching(accuracy, model=model, method=method, batches=b) for b in ("equal", "largest")}
             fast = {b: matching(speed, model=model, method=method, batches=b) for b in ("equal", "largest")}
-            paper = _PAPER.get((size, method), ("", "", "", "", ""))
+            paper = _PAPER.get((size, method))
             cells.append(
                 (
                     f"{model}, {method}",
@@ -152,10 +157,10 @@ def _part(rows: Sequence[Record]) -> list[str]:
                     spread(at["equal"]),
                     spread(at["largest"]),
                     *(f"{float(fast[b][0]['images_per_second']):,.0f}" if fast[b] else "" for b in fast),
-                    *(f"{float(fast[b][0]['peak_memory_bytes'] or 0) / 1e9:.1f} GB" if fast[b] else "" for b in fast),
+                    *(_gigabytes(fast[b]) for b in fast),
                     f"{float(at['equal'][0]['parameters']) / 1e6:.1f} M" if at["equal"] else "",
-                    f"{paper[0]}; {paper[1]}",
-                    f"{paper[3]}; {paper[4]} (batch {paper[2]})",
+                    f"{paper[0]}; {paper[1]}" if paper else "",
+                    f"{paper[3]}; {paper[4]} (batch {paper[2]})" if paper else "",
                 )
             )
     columns = {"model, method": "<", "largest batch": ">", f"accuracy, batch {_EQUAL}": ">", "at the largest": ">"}
@@ -168,6 +173,11 @@ def _part(rows: Sequence[Record]) -> list[str]:
     lines += markdown(columns, cells)
     lines += ["", *(f"- {sentence}" for sentence in _comparisons(accuracy, speed))]
     return lines
+
+
+def _gigabytes(rows: Sequence[Record]) -> str:
+    found = [f"{float(row['peak_memory_bytes']) / 1e9:.1f} GB" for row in rows if row["peak_memory_bytes"]]
+    return found[0] if found else ""
 
 
 def _comparisons(accuracy: Sequence[Record], speed: Sequence[Record]) -> Iterator[str]:

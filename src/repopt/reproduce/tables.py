@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from repopt.reproduce.scope import Scope
-from repopt.reproduce.workshop import FIGURES, Workshop, figures_of
+from repopt.reproduce.workshop import FIGURES, Workshop
 from repopt.results import append_csv
 from repopt.train.launch import Job
 
@@ -123,7 +123,7 @@ def measure_rows(
 
 def training_row(key: Mapping[str, Any], job: Callable[[Workshop], Job], *, minutes: float) -> Row:
     """A row that is the outcome of one training."""
-    return Row(key=key, measure=lambda workshop: [figures_of(workshop.run(job(workshop)))], minutes=minutes)
+    return Row(key=key, measure=lambda workshop: [workshop.outcome(job(workshop))], minutes=minutes)
 
 
 def _record(table: Table, row: Row, figures: Mapping[str, Any]) -> dict[str, Any]:

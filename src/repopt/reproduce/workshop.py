@@ -9,6 +9,7 @@ import fcntl
 import gc
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ import torch
 from repopt.scales import Scales
 from repopt.train.finished import read_json
 from repopt.train.launch import Job, train_run
+from repopt.train.loop import DivergedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,19 +50,30 @@ class Workshop:
             job: what is trained.
             weights: keep the trained weights, which are large.
         """
-        out = self.folder / _name(job)
+        out = self.path(job)
         with self.claim(out.name, wait=True):
             kept = (out / "model.safetensors").exists()
             if (out / "summary.json").exists() and (kept or not weights):
                 return out
-            for name in ("summary.json", "recipe.json") if (out / "summary.json").exists() else ():
-                (out / name).unlink()  # finished without its weights: begin anew
+            if (out / "summary.json").exists():  # finished without its weights: begin anew
+                shutil.rmtree(out)
             _forget_compiled()
             train_run(job, out, resume=(out / "recipe.json").exists(), device=self.device, quiet=self.quiet)
             (out / "checkpoint.pt").unlink(missing_ok=True)
             if not weights:
                 (out / "model.safetensors").unlink(missing_ok=True)
         return out
+
+    def path(self, job: Job) -> Path:
+        """Where the job's run is, or will be."""
+        return self.folder / _name(job)
+
+    def outcome(self, job: Job) -> dict[str, Any]:
+        """What the job's run measured; that it diverged is an outcome too."""
+        try:
+            return figures_of(self.run(job))
+        except DivergedError as error:
+            return {**figures_of(self.path(job)), "outcome": str(error).partition(":")[0]}
 
     def searched(self, job: Job) -> Scales:
         """The scales that a search finds."""
@@ -80,13 +93,13 @@ class Workshop:
 
 
 def figures_of(run: Path) -> dict[str, Any]:
-    """What a finished run measured, and on what."""
-    info, recipe, summary = (read_json(run, name) for name in ("run.json", "recipe.json", "summary.json"))
+    """What a run measured, and on what; of one that did not finish, the latter alone."""
+    info, recipe = read_json(run, "run.json"), read_json(run, "recipe.json")
+    summary = read_json(run, "summary.json") if (run / "summary.json").exists() else {}
     return {
-        "val_accuracy": summary["val_accuracy"],
-        "images_per_second": summary["images_per_second"],
-        "peak_memory_bytes": summary["peak_memory_bytes"],
-        "train_seconds": summary["seconds"]["train"],
+        **{name: summary.get(name) for name in ("val_accuracy", "images_per_second", "peak_memory_bytes")},
+        "train_seconds": summary.get("seconds", {}).get("train"),
+        "outcome": "finished",
         "parameters": info["parameters"],
         **{name: recipe[name] for name in ("epochs", "batch_size", "lr", "kernel", "identity", "precision")},
         "train_images": info["train_images"],
@@ -98,7 +111,7 @@ def figures_of(run: Path) -> dict[str, Any]:
 
 
 FIGURES = (
-    *("val_accuracy", "images_per_second", "peak_memory_bytes", "train_seconds", "parameters"),
+    *("val_accuracy", "images_per_second", "peak_memory_bytes", "train_seconds", "outcome", "parameters"),
     *("epochs", "batch_size", "lr", "kernel", "identity", "precision"),
     *("train_images", "val_images", "size", "data_digest"),
     *("repopt", "hardware", "threads", "python", "torch", "date"),
@@ -120,7 +133,7 @@ def _name(job: Job) -> str:
 
 def _forget_compiled() -> None:
     """What earlier runs of this process compiled and hold: the next one is measured as if it were the first."""
-    torch.compiler.reset()
-    gc.collect()
     if torch.cuda.is_available():
+        torch.compiler.reset()
+        gc.collect()
         torch.cuda.empty_cache()

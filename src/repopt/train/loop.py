@@ -34,6 +34,10 @@ _LOOK_EVERY = 100  # steps between looks at the device, for a loss that is not f
 _SAVE_SHARE = 0.01  # of the time, at the most, goes into checkpoints; the last epoch's is always written
 
 
+class DivergedError(RuntimeError):
+    """A loss or weights that are not finite ended the run."""
+
+
 @dataclass
 class Clock:
     """Where the time went, in seconds."""
@@ -370,10 +374,10 @@ class Run:
             taken = self.position.epoch * len(self.batches) + self.position.step
             raise self._not_finite("the weights were not finite after", taken)
 
-    def _not_finite(self, what: str, taken: int) -> RuntimeError:
+    def _not_finite(self, what: str, taken: int) -> DivergedError:
         steps = len(self.batches)
         epoch, step = divmod(taken - 1, steps)
-        return RuntimeError(
+        return DivergedError(
             f"{what} step {step + 1} of epoch {epoch + 1}, where the learning rate was "
             f"{lr_at(self.recipe, taken - 1, steps):.4g}: the last good checkpoint is {self._last_saved}; try a lower "
             "lr, a longer warm-up, or clip"

@@ -1,0 +1,32 @@
+"""Appendix E: a search's means at shares of its epochs, and how alike two searches rank their operators."""
+
+from repopt.reproduce import TABLES
+from reproduce.made_up import line
+
+OPERATORS = ("a", "b", "c")
+
+
+def points(source, means):
+    """A search of 20 epochs whose operator `c` grows by a hundredth an epoch."""
+    about = {"source": source, "model": "repopt_vgg_b1", "branch": "conv3x3"}
+    over = [line(curve="over epochs", operator="c", epoch=epoch, mean=epoch / 100, **about) for epoch in range(21)]
+    deep = zip(OPERATORS, means, strict=True)
+    return over + [line(curve="by depth", operator=name, epoch=20, mean=mean, **about) for name, mean in deep]
+
+
+def part(*rows):
+    return TABLES["figureE"].part(rows)
+
+
+def test_a_curve_is_shown_at_shares_of_its_epochs():
+    shown = part(*points("cifar100", (1, 2, 3)))
+    assert "| searched on | branch | 0% | 10% | 25% | 50% | 75% | 100% |" in shown
+    assert "| cifar100 | conv3x3 | 0.000 | 0.020 | 0.050 | 0.100 | 0.150 | 0.200 |" in shown
+    assert "Rank correlation" not in "\n".join(shown)
+
+
+def test_two_searches_are_compared_by_the_ranks_of_their_operators():
+    ranks = {(10, 20, 30): "1.00", (3, 2, 1): "-1.00", (2, 1, 3): "0.50"}
+    for means, correlation in ranks.items():
+        shown = part(*points("cifar100", (1, 2, 3)), *points("imagenette", means))
+        assert shown[-1].endswith(f"in the two searches: conv3x3 {correlation}.")
