@@ -1,6 +1,8 @@
 """Appendix E: a search's means at shares of its epochs, and how alike two searches rank their operators."""
 
-from repopt.reproduce import TABLES
+from repopt.reproduce import TABLES, results_page, write_drawings
+from repopt.reproduce.figure_e import _search
+from repopt.results import append_csv
 from reproduce.made_up import line
 
 OPERATORS = ("a", "b", "c")
@@ -30,3 +32,23 @@ def test_two_searches_are_compared_by_the_ranks_of_their_operators():
     for means, correlation in ranks.items():
         shown = part(*points("cifar100", (1, 2, 3)), *points("imagenette", means))
         assert shown[-1].endswith(f"in the two searches: conv3x3 {correlation}.")
+
+
+def test_a_search_is_read_back_from_its_points():
+    search = _search("cifar100", points("cifar100", (1, 2, 3)))
+    assert list(search.history) == list(range(21))  # a curve is drawn in this order
+    assert {epoch: means["c"]["conv3x3"] for epoch, means in search.history.items() if epoch < 20} == {
+        epoch: epoch / 100 for epoch in range(20)
+    }
+    assert list(search.means) == list(OPERATORS)
+
+
+def test_both_figures_are_drawn_beside_the_page(tmp_path):
+    rows = [*points("cifar100", (1, 2, 3)), *points("imagenette", (3, 2, 1))]
+    append_csv(tmp_path / "figureE.csv", rows)
+    drawings = write_drawings(TABLES, tmp_path, tmp_path / "docs")
+    assert drawings == ["figures/figureE-epochs.svg", "figures/figureE-depth.svg"]
+    assert all((tmp_path / "docs" / name).read_text().startswith("<svg") for name in drawings)
+    page = results_page(TABLES, tmp_path, drawings=drawings)
+    assert "\n![figureE-epochs](figures/figureE-epochs.svg)\n\n![figureE-depth](figures/figureE-depth.svg)\n" in page
+    assert "![" not in results_page(TABLES, tmp_path)

@@ -7,7 +7,7 @@ import tyro
 from rich.console import Console
 
 from repopt.cli.output import Device, chosen_device
-from repopt.reproduce import TABLES, Scope, Workshop, results_page
+from repopt.reproduce import TABLES, Scope, Workshop, results_page, write_drawings
 from repopt.reproduce import reproduce as reproduce_table
 from repopt.train.recipe import Precision
 from repopt.train.signals import StoppedError
@@ -17,6 +17,7 @@ Name = Literal[
     "zoo",
     "constants",
     "multipliers",
+    "a0",
     "table2",
     "table3",
     "table4",
@@ -53,8 +54,8 @@ def reproduce(
     Start the same command several times to share the rows between processes; start it again after an interruption.
 
     Args:
-        name: the table; conventions (which are best), zoo (the scales that ship), constants (how good these are) and
-            multipliers (what they imply) are our own.
+        name: the table; conventions (which are best), zoo (the scales that ship), constants (how good these are),
+            multipliers (what they imply) and a0 (whether the smallest loses) are our own.
         cifar100: the folder of CIFAR-100.
         imagenette: the folder that holds Imagenette's train and val.
         authors: the folder of the scales that the paper's authors released.
@@ -89,6 +90,11 @@ def reproduce(
         console.print(f"{len(elsewhere)} rows are with other processes")
     path = page or (out / "results.md" if quick else Path("docs/results.md"))
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(results_page(TABLES, out, scope))
+    try:
+        drawings = write_drawings(TABLES, out, path.parent)
+    except ImportError as error:
+        drawings = []
+        console.print(f"no figures: {error}")
+    path.write_text(results_page(TABLES, out, scope, drawings=drawings))
     console.print(f"rows: {out / f'{name}.csv'}\npage: {path}")
     return 0

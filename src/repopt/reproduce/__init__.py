@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from repopt.reproduce import (
+    a0,
     constants,
     conventions,
     figure_e,
@@ -19,12 +20,12 @@ from repopt.reproduce import (
     table_d,
     zoo,
 )
-from repopt.reproduce.page import results_page
+from repopt.reproduce.page import results_page, write_drawings
 from repopt.reproduce.scope import Scope
 from repopt.reproduce.tables import Row, Table, measure_rows, work_left
 from repopt.reproduce.workshop import Workshop
 
-__all__ = ["TABLES", "Scope", "Workshop", "reproduce", "results_page"]
+__all__ = ["TABLES", "Scope", "Workshop", "reproduce", "results_page", "write_drawings"]
 
 TABLES: Mapping[str, Table] = {
     module.TABLE.name: module.TABLE
@@ -33,6 +34,7 @@ TABLES: Mapping[str, Table] = {
         zoo,
         constants,
         multipliers,
+        a0,
         table2,
         table3,
         table4,

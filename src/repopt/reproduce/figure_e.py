@@ -6,13 +6,14 @@ from typing import Any
 import torch
 
 from repopt.analysis.ranks import spearman
-from repopt.analysis.searches import points, sampled_operator
+from repopt.analysis.searches import Search, points, sampled_operator
 from repopt.report import read_search
 from repopt.reproduce.scope import Scope
 from repopt.reproduce.summaries import groups, markdown, matching
 from repopt.reproduce.table5 import source_search
 from repopt.reproduce.tables import Record, Row, Table
 from repopt.reproduce.workshop import Workshop, figures_of
+from repopt.scales import Scales
 
 _SIZE = "b1"
 _SOURCES = ("cifar100", "imagenette")
@@ -66,6 +67,30 @@ def _part(rows: Sequence[Record]) -> list[str]:
     return lines
 
 
+def _drawings(rows: Sequence[Record]) -> dict[str, str]:
+    """Both figures, a panel a search."""
+    from repopt.report import panels
+    from repopt.report.drawing import standing_alone
+
+    searches = [_search(source, its) for (source,), its in groups(rows, "source").items()]
+    followed = matching(rows, curve="over epochs")[0]["operator"]
+    return {
+        "epochs": standing_alone(panels.scales_over_epochs(searches, followed)),
+        "depth": standing_alone(panels.scales_by_depth(searches)),
+    }
+
+
+def _search(source: str, rows: Sequence[Record]) -> Search:
+    """A search as far as its points tell it: all means after the last epoch, one operator's before."""
+    history: dict[int, dict[str, dict[str, float]]] = {
+        epoch: {} for epoch in sorted({int(row["epoch"]) for row in rows})
+    }
+    for row in sorted(rows, key=lambda row: row["curve"]):  # by depth first: in the order of the operators
+        history[int(row["epoch"])].setdefault(row["operator"], {})[row["branch"]] = float(row["mean"])
+    seed, model = int(rows[0]["seed"]), rows[0]["model"]
+    return Search(name=model, model=model, data=source, seed=seed, history=history, scales=Scales({}))
+
+
 def _agreement(deep: Sequence[Record]) -> Iterator[str]:
     """How alike the two searches rank the operators, branch by branch."""
     for (branch,), its in groups(deep, "branch").items():
@@ -86,4 +111,5 @@ TABLE = Table(
     rows=_rows,
     part=_part,
     figures=("curve", "operator", "epoch", "branch", "mean", *_ENVIRONMENT),
+    drawings=_drawings,
 )

@@ -10,7 +10,7 @@ from repopt.reproduce.workshop import Workshop
 from repopt.scales import Scales, shipped
 from repopt.train.launch import Job
 from repopt.train.methods import Method
-from repopt.train.recipe import Recipe
+from repopt.train.recipe import Recipe, small
 
 # where constants come from: our search, the authors' released ones, and the ablations of Table 4
 Source = Literal["searched", "authors", "ones", "depth", "mean"]
@@ -41,6 +41,14 @@ def training_job(
     """A training on Imagenette; fields replace those of its recipe."""
     recipe = dataclasses.replace(scope.target_recipe(seed), **fields)
     data = scope.target_data
+    return Job(method=method, model=model, data=data, recipe=recipe, scales=scales, limit=scope.limit)
+
+
+def cifar_job(scope: Scope, model: str, method: Method, seed: int, scales: Scales | None = None, **fields: Any) -> Job:
+    """A training on CIFAR-100 by the recipe `small`, 60 epochs; fields replace those of its recipe."""
+    recipe = scope.adapt(dataclasses.replace(small(), epochs=60, eval_every=60), seed)
+    recipe = dataclasses.replace(recipe, **fields)
+    data = scope.search_data
     return Job(method=method, model=model, data=data, recipe=recipe, scales=scales, limit=scope.limit)
 
 

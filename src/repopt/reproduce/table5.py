@@ -3,13 +3,13 @@
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from repopt.reproduce.jobs import search_job, training_job
+from repopt.reproduce.jobs import cifar_job, search_job, training_job
 from repopt.reproduce.scope import Scope
 from repopt.reproduce.summaries import difference, markdown, matching, setting, spread
 from repopt.reproduce.tables import Record, Row, Table, training_row
 from repopt.reproduce.workshop import Workshop
 from repopt.train.launch import Job
-from repopt.train.recipe import search, small
+from repopt.train.recipe import search
 
 _SIZE = "b1"
 _SOURCES = ("cifar100", "imagenette", "digits")
@@ -39,11 +39,8 @@ def _row(scope: Scope, target: str, source: str, seed: int) -> Row:
     model = scope.model(_SIZE)
 
     def job(workshop: Workshop) -> Job:
-        made = training_job(scope, model, "repopt", seed, workshop.searched(source_search(scope, model, source)))
-        if target == "imagenette":
-            return made
-        recipe = scope.adapt(dataclasses.replace(small(), epochs=60, eval_every=60), seed)
-        return dataclasses.replace(made, data=scope.search_data, recipe=recipe)
+        make = training_job if target == "imagenette" else cifar_job
+        return make(scope, model, "repopt", seed, workshop.searched(source_search(scope, model, source)))
 
     key = {"target": target, "source": source, "model": model, "seed": seed}
     return training_row(key, job, minutes=0.5 + (2.5 if seed == scope.seeds[0] else 0))

@@ -49,6 +49,7 @@ class Table:
         figures: the other columns; those of a training unless given.
         rows: what is measured, within a scope.
         part: its part of the page, as lines of Markdown, from the rows of its CSV file.
+        drawings: figures from the same rows, {name of the file: SVG}; they need the extra `report`.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Table:
     rows: Callable[[Scope], Iterable[Row]]
     part: Callable[[Sequence[Record]], list[str]]
     figures: tuple[str, ...] = FIGURES
+    drawings: Callable[[Sequence[Record]], Mapping[str, str]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
