@@ -1,23 +1,58 @@
 """Tables of measured figures, as lines of Markdown: every number here is read from a file of results/."""
 
-import csv
 import statistics
 from pathlib import Path
+
+from repopt.reproduce.summaries import difference, matching, mean, spread
+from repopt.reproduce.tables import read_rows
 
 RESULTS = Path(__file__).parents[1] / "results"
 
 
 def accuracies() -> list[str]:
     """The accuracies that the README shows."""
-    setting = _imagenette_setting().replace("`results/imagenette.csv`", "[all figures](docs/training.md)")
-    return [f"Imagenette at 96 pixels, {setting}:", "", *_imagenette_table(), "", *_int8_summary()]
+    ablations, pairs = rows_of("table4.csv"), rows_of("table2.csv")
+    real = matching(pairs, what="accuracy", method="repvgg", batches="equal", model=ablations[0]["model"])
+    plain = matching(ablations, optimizer="SGD", rate="")
+    shown = {
+        "RepOpt, scales searched on CIFAR-100": matching(ablations, optimizer="RepOptimizer"),
+        "RepVGG": real,
+        "plain SGD, He init": matching(plain, init="paper"),
+        "plain SGD, torch's init": matching(plain, init="authors"),
+    }
+    first = ablations[0]
+    lines = [
+        f"{first['model']} on Imagenette at {first['size']} pixels, {first['epochs']} epochs, on one {first['hardware']} "
+        "([all results](docs/results.md), the paper's tables among them):",
+        "",
+        "| method | seeds | accuracy | RepOpt to it |",
+        "|---|---:|---:|---:|",
+    ]
+    ours = next(iter(shown.values()))
+    for name, its in shown.items():
+        lines.append(f"| {name} | {len(its)} | {spread(its)} | {'' if its is ours else difference(ours, its)} |")
+    return [*lines, "", *_speeds(), "", *_int8_summary()]
+
+
+def _speeds() -> list[str]:
+    """How much faster than RepVGG it trains."""
+    lines = []
+    for row in matching(rows_of("bench_train.csv"), method="repvgg", model="repopt_vgg_b1"):
+        ours = matching(rows_of("bench_train.csv"), method="repopt", batch_size=row["batch_size"], model=row["model"])
+        ratio = float(ours[0]["images_per_second"]) / float(row["images_per_second"])
+        memory = float(ours[0]["peak_bytes"]) / float(row["peak_bytes"])
+        lines.append(
+            f"{ratio:.2f} times RepVGG's images a second in {memory:.2f} times its memory at batch {row['batch_size']}"
+        )
+    first = rows_of("bench_train.csv")[0]
+    return [f"Training {first['model']} at {first['size']} pixels, {first['precision']}: {'; '.join(lines)}."]
 
 
 def training() -> list[str]:
     """Imagenette by method, searches with where their time went, images a second."""
     lines = [f"Imagenette at 96 pixels, {_imagenette_setting()}:", "", *_imagenette_table(), ""]
     lines += [
-        "Every seed in one process, so peak memory is that of the first run of a method. RepVGG was not trained with He init.",
+        "Every seed in one process, so peak memory is that of the first run of a method.",
         "",
     ]
     lines += ["Hyper-Search on CIFAR-100, `repopt search`:", ""]
@@ -60,12 +95,12 @@ def _imagenette_table() -> list[str]:
         "| method | init | seeds | accuracy | images/s | peak memory | training time |",
         "|---|---|---:|---:|---:|---:|---:|",
     ]
-    for (method, kernel), rows in sorted(runs.items(), key=lambda each: -_mean(each[1], "val_accuracy")):
+    for (method, kernel), rows in sorted(runs.items(), key=lambda each: -mean(each[1], "val_accuracy")):
         deviation = statistics.stdev(float(row["val_accuracy"]) for row in rows)
         lines.append(
-            f"| {_METHOD_NAMES[method]} | {_INIT_NAMES[kernel]} | {len(rows)} | {_mean(rows, 'val_accuracy'):.2f} ± {deviation:.2f} | "
-            f"{_mean(rows, 'images_per_second'):,.0f} | {min(float(row['peak_memory_bytes']) for row in rows) / 1e9:.1f} GB | "
-            f"{_mean(rows, 'train_seconds'):.1f} s |"
+            f"| {_METHOD_NAMES[method]} | {_INIT_NAMES[kernel]} | {len(rows)} | {mean(rows, 'val_accuracy'):.2f} ± {deviation:.2f} | "
+            f"{mean(rows, 'images_per_second'):,.0f} | {min(float(row['peak_memory_bytes']) for row in rows) / 1e9:.1f} GB | "
+            f"{mean(rows, 'train_seconds'):.1f} s |"
         )
     return lines
 
@@ -85,7 +120,7 @@ def quantization() -> list[str]:
     for trained_by, epochs, form, seed in dict.fromkeys(
         (r["trained_by"], r["epochs"], r["form"], r["seed"]) for r in rows
     ):
-        its = _matching(rows, trained_by=trained_by, epochs=epochs, form=form, seed=seed, backend="x86", method="ptq")
+        its = matching(rows, trained_by=trained_by, epochs=epochs, form=form, seed=seed, backend="x86", method="ptq")
         cells = [_pick(its, weights=weights, calibrator=calibrator) for weights, calibrator in wanted]
         if any(cells):
             before = next(float(cell["float_accuracy"]) for cell in cells if cell)
@@ -94,14 +129,14 @@ def quantization() -> list[str]:
             )
     lines += ["", "The same by ONNX Runtime's own quantization:", ""]
     lines += ["| trained by | seed | weights | calibrator | float | INT8 |", "|---|---:|---|---|---:|---:|"]
-    for row in _matching(rows, backend="onnxruntime"):
+    for row in matching(rows, backend="onnxruntime"):
         lines.append(
             f"| {row['trained_by']} | {row['seed']} | {row['weights']} | {row['calibrator']} | "
             f"{float(row['float_accuracy']):.2f} | {_int8_cell(row)} |"
         )
     lines += ["", "QAT:", ""]
     lines += ["| trained by | form | seed | epochs | lr | float | INT8 |", "|---|---|---:|---:|---:|---:|---:|"]
-    for row in _matching(rows, method="qat"):
+    for row in matching(rows, method="qat"):
         lines.append(
             f"| {row['trained_by']} | {row['form']} | {row['seed']} | {row['qat_epochs']} | {float(row['qat_lr']):g} | "
             f"{float(row['float_accuracy']):.2f} | {_int8_cell(row)} |"
@@ -120,12 +155,8 @@ def quantization() -> list[str]:
     return lines
 
 
-def _matching(rows: list[dict[str, str]], **wanted: str) -> list[dict[str, str]]:
-    return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
-
-
 def _pick(rows: list[dict[str, str]], **wanted: str) -> dict[str, str] | None:
-    return next(iter(_matching(rows, **wanted)), None)
+    return next(iter(matching(rows, **wanted)), None)
 
 
 def _int8_cell(row: dict[str, str] | None) -> str:
@@ -152,15 +183,13 @@ def kernels() -> list[str]:
 
 def _int8_summary() -> list[str]:
     """PTQ by the default calibrator, means over seeds."""
-    rows = _matching(rows_of("int8.csv"), backend="x86", method="ptq", form="deployed", calibrator="histogram")
+    rows = matching(rows_of("int8.csv"), backend="x86", method="ptq", form="deployed", calibrator="histogram")
     # the training that all methods had: what was added for one of them alone is no comparison
     methods = {row["trained_by"] for row in rows}
     epochs = next(
-        e
-        for e in sorted({r["epochs"] for r in rows})
-        if {r["trained_by"] for r in _matching(rows, epochs=e)} == methods
+        e for e in sorted({r["epochs"] for r in rows}) if {r["trained_by"] for r in matching(rows, epochs=e)} == methods
     )
-    rows = _matching(rows, epochs=epochs)
+    rows = matching(rows, epochs=epochs)
     seeds = len({row["seed"] for row in rows})
     lines = [
         f"INT8 by calibration alone: B0 on CIFAR-100, {epochs} epochs, means over {seeds} seeds ([all figures](docs/quantization.md)):",
@@ -169,10 +198,12 @@ def _int8_summary() -> list[str]:
         "|---|---:|---:|---:|",
     ]
     for trained_by in dict.fromkeys(row["trained_by"] for row in rows):
-        its = _matching(rows, trained_by=trained_by)
-        cells = [_mean(_matching(its, weights=weights), "int8_accuracy") for weights in ("channel", "tensor")]
-        name = {"repopt": "RepOpt", "repvgg": "RepVGG", "qarepvgg": "QARepVGG", "sgd": "plain SGD"}[trained_by]
-        lines.append(f"| {name} | {_mean(its, 'float_accuracy'):.2f} | {cells[0]:.2f} | {cells[1]:.2f} |")
+        its = matching(rows, trained_by=trained_by)
+        cells = [mean(matching(its, weights=weights), "int8_accuracy") for weights in ("channel", "tensor")]
+        name = {"repopt": "RepOpt", "repvgg": "RepVGG", "qarepvgg": "QARepVGG", "sgd": "plain SGD, torch's init"}[
+            trained_by
+        ]
+        lines.append(f"| {name} | {mean(its, 'float_accuracy'):.2f} | {cells[0]:.2f} | {cells[1]:.2f} |")
     return lines
 
 
@@ -180,10 +211,5 @@ _METHOD_NAMES = {"repopt": "RepOpt, scales searched on CIFAR-100", "sgd": "plain
 _INIT_NAMES = {"authors": "torch's default", "paper": "He"}
 
 
-def _mean(rows: list[dict[str, str]], column: str) -> float:
-    return statistics.mean(float(row[column]) for row in rows)
-
-
 def rows_of(name: str) -> list[dict[str, str]]:
-    with (RESULTS / name).open(newline="") as file:
-        return list(csv.DictReader(file))
+    return read_rows(RESULTS / name)

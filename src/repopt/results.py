@@ -2,10 +2,14 @@
 
 import csv
 import datetime
+import fcntl
 import io
 import os
 import platform
+import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -29,27 +33,47 @@ def hardware(device: torch.device) -> str:
     return f"{_processor()}, {os.cpu_count()} cores"
 
 
+@cache
+def commit() -> str:
+    """The commit of the checkout that this package is part of, marked where its source differs from it.
+
+    A copy without git is told by the variable REPOPT_COMMIT; an installed package has none.
+    """
+    told = os.environ.get("REPOPT_COMMIT")
+    if told is not None or shutil.which("git") is None:
+        return told or ""
+    here = Path(__file__)
+
+    def git(*words: str) -> str | None:
+        done = subprocess.run(["git", "-C", str(here.parent), *words], capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    if git("ls-files", "--error-unmatch", here.name) is None:
+        return ""  # in no checkout, or installed inside that of something else
+    changed = git("status", "--porcelain", "--", ".")
+    return f"{git('rev-parse', '--short', 'HEAD')}{'-dirty' if changed else ''}"
+
+
 def append_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
-    """Appends rows to a CSV file, which gets a header if it is new.
+    """Appends rows to a CSV file, which gets a header if it is new; processes that append at once take turns.
 
     Raises:
         ValueError: the file has other columns.
     """
     columns = list(rows[0])
-    new = not path.exists() or path.stat().st_size == 0
-    if not new:
-        with path.open(newline="") as file:
-            header = next(csv.reader(file), [])
-        if header != columns:
-            raise ValueError(f"{str(path)!r} has other columns than these results: name another file")
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    if new:
-        writer.writeheader()
-    writer.writerows(rows)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab", buffering=0) as raw:  # in one write: a process that is killed leaves all rows, or none
-        raw.write(text.getvalue().encode())
+    with path.open("a+b", buffering=0) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        header = next(csv.reader([file.readline().decode()]), [])
+        if header and header != columns:
+            raise ValueError(f"{str(path)!r} has other columns than these results: name another file")
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        if not header:
+            writer.writeheader()
+        writer.writerows(rows)
+        file.write(text.getvalue().encode())  # in one write: a process that is killed leaves all rows, or none
 
 
 def _processor() -> str:

@@ -19,14 +19,17 @@ def inference_speed(
         model: it is moved to the device and into eval mode.
         batch_size: images a step.
         size: side of the images.
-        precision: bf16 converts the weights, all others compute in float32.
+        precision: bf16 converts the weights; tf32 computes in it where the device can.
         device: where.
         steps: timed ones.
     """
     if steps < 1:
         raise ValueError(f"steps must be at least 1, not {steps}")
+    if precision == "fp16":
+        raise ValueError("inference is timed in fp32, tf32 or bf16: give one of them")
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     cuda = device.type == "cuda"
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32"
     layout = torch.channels_last if cuda else torch.contiguous_format
     model = model.eval().to(device=device, dtype=dtype, memory_format=layout)  # type: ignore[call-overload]
     images = torch.randn(batch_size, 3, size, size, device=device, dtype=dtype).to(memory_format=layout)

@@ -1,38 +1,23 @@
 """`repopt reproduce`: the paper's tables on public data, one command each."""
 
 from pathlib import Path
-from typing import Literal
 
 import tyro
+from rich import box
 from rich.console import Console
+from rich.table import Table
 
 from repopt.cli.output import Device, chosen_device
 from repopt.reproduce import TABLES, Scope, Workshop, results_page, write_drawings
 from repopt.reproduce import reproduce as reproduce_table
+from repopt.reproduce.tables import work_left
+from repopt.train.folder import replacing
 from repopt.train.recipe import Precision
 from repopt.train.signals import StoppedError
 
-Name = Literal[
-    "conventions",
-    "zoo",
-    "constants",
-    "multipliers",
-    "a0",
-    "table2",
-    "table3",
-    "table4",
-    "table5",
-    "table6",
-    "table8",
-    "tableB",
-    "tableC",
-    "tableD",
-    "figureE",
-]
-
 
 def reproduce(
-    name: tyro.conf.Positional[Name],
+    name: tyro.conf.Positional[str | None] = None,
     *,
     cifar100: Path | None = None,
     imagenette: Path | None = None,
@@ -49,13 +34,12 @@ def reproduce(
 ) -> int:
     """Run a table of the paper again on public data: a row at a time, those that stand in its CSV file left out.
 
-    Example: repopt reproduce table4 --cifar100 DATA/cifar100 --imagenette DATA/imagenette
+    Example: repopt reproduce table4 --cifar100 DIR --imagenette DIR
 
     Start the same command several times to share the rows between processes; start it again after an interruption.
 
     Args:
-        name: the table; conventions (which are best), zoo (the scales that ship), constants (how good these are),
-            multipliers (what they imply) and a0 (whether the smallest loses) are our own.
+        name: the table; without one, all tables are listed, with what stands of each.
         cifar100: the folder of CIFAR-100.
         imagenette: the folder that holds Imagenette's train and val.
         authors: the folder of the scales that the paper's authors released.
@@ -63,7 +47,8 @@ def reproduce(
         only: a pattern for the names of the rows, such as 'RepOpt*'.
         precision: of training; a row that stands is not measured again for another one.
         out: folder of the CSV files; results unless given, and runs/quick where quick.
-        page: the page about all results; docs/results.md unless given, and results.md in `out` where quick.
+        page: the page about all results; docs/results.md where there is one and the run is not quick, else results.md
+            beside the CSV files.
         runs: folder of the runs; runs/reproduce unless given.
         device: auto takes CUDA where there is one.
         quick: nano on a few embedded digits, in seconds on a CPU: it shows that the code works, and nothing else.
@@ -79,6 +64,9 @@ def reproduce(
         precision=precision,
         quick=quick,
     )
+    if name is None:
+        _list_tables(scope, out)
+        return 0
     workshop = Workshop(folder=runs or (out / "runs" if quick else Path("runs/reproduce")), device=device)
     console = Console(quiet=quiet, highlight=False, markup=False, soft_wrap=True)
     try:
@@ -88,13 +76,31 @@ def reproduce(
         raise StoppedError(f"{told}: start the same command again to go on", error.code) from error
     if elsewhere:
         console.print(f"{len(elsewhere)} rows are with other processes")
-    path = page or (out / "results.md" if quick else Path("docs/results.md"))
+    own = Path("docs/results.md")
+    path = page or (own if own.exists() and not quick else out / "results.md")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         drawings = write_drawings(TABLES, out, path.parent)
     except ImportError as error:
         drawings = []
         console.print(f"no figures: {error}")
-    path.write_text(results_page(TABLES, out, scope, drawings=drawings))
+    with replacing(path) as unfinished:
+        unfinished.write_text(results_page(TABLES, out, scope, drawings=drawings))
     console.print(f"rows: {out / f'{name}.csv'}\npage: {path}")
     return 0
+
+
+def _list_tables(scope: Scope, out: Path) -> None:
+    """What can be run, how much of it stands, and how long the rest takes."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("name", no_wrap=True)
+    table.add_column("")
+    for column in ("rows", "stand", "minutes left"):
+        table.add_column(column, justify="right")
+    for name, each in TABLES.items():
+        work = work_left(each, scope, out / f"{name}.csv")
+        left = "" if scope.quick or not work.rows else f"{max(1, round(work.minutes))}"
+        table.add_row(name, each.title, str(work.standing + len(work.rows)), str(work.standing), left)
+    console = Console()
+    console.print(table)
+    console.print(f"rows in {out}; minutes on one H200", markup=False, highlight=False, soft_wrap=True)

@@ -74,6 +74,7 @@ def reproduce(
     if name not in TABLES:
         raise ValueError(f"there is no table {name!r}; there is {', '.join(TABLES)}")
     table, path = TABLES[name], results / f"{name}.csv"
+    scope.check(table.data)
     work = work_left(table, scope, path, only)
     tell(
         f"{table.title}: {work.standing} rows stand in {path}, {len(work.rows)} to go"

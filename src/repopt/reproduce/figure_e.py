@@ -38,7 +38,7 @@ def _row(scope: Scope, source: str) -> Row:
             for point in points(search, sampled_operator(search.means))
         ]
 
-    return Row(key={"source": source, "model": model, "seed": scope.seeds[0]}, measure=measure, minutes=3.0)
+    return Row(key={"source": source, "model": model, "seed": scope.search_seed}, measure=measure, minutes=3.0)
 
 
 def _part(rows: Sequence[Record]) -> list[str]:

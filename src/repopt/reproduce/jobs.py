@@ -10,7 +10,7 @@ from repopt.reproduce.workshop import Workshop
 from repopt.scales import Scales, shipped
 from repopt.train.launch import Job
 from repopt.train.methods import Method
-from repopt.train.recipe import Recipe, small
+from repopt.train.recipe import RECIPES, Recipe, small
 
 # where constants come from: our search, the authors' released ones, and the ablations of Table 4
 Source = Literal["searched", "authors", "ones", "depth", "mean"]
@@ -24,15 +24,20 @@ def search_job(
     data: str | None = None,
     options: dict[str, Any] | None = None,
 ) -> Job:
-    """A Hyper-Search: on CIFAR-100 by the default recipe unless told otherwise."""
+    """A Hyper-Search: on CIFAR-100 by the recipe of the model's family unless told otherwise."""
     return Job(
         method="search",
         model=model,
         data=data or scope.search_data,
-        recipe=recipe or scope.search_recipe(),
+        recipe=recipe or scope.search_recipe(RECIPES[search_recipe_of(model)]()),
         limit=scope.limit,
         options=options or {},
     )
+
+
+def search_recipe_of(model: str) -> str:
+    """The name of the recipe that a model's family is searched by."""
+    return "ghost-search" if "ghostnet" in model else "search"
 
 
 def training_job(
@@ -84,3 +89,8 @@ def authors_scales(scope: Scope, model: str) -> Scales:
 
 def planned(model: str) -> Plan:
     return plan(create_model(model))
+
+
+def has_identity(plan: Plan, operator: str) -> bool:
+    """Whether an operator imagines an identity."""
+    return any(placement.is_identity for placement in plan.blocks[operator].branches.values())

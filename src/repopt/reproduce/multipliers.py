@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from repopt.plans import Plan
-from repopt.reproduce.jobs import authors_scales, planned, scales_from
+from repopt.reproduce.jobs import authors_scales, has_identity, planned, scales_from
 from repopt.reproduce.scope import Scope
 from repopt.reproduce.summaries import markdown
 from repopt.reproduce.tables import Record, Row, Table
@@ -24,7 +24,7 @@ def _rows(scope: Scope) -> Iterator[Row]:
     sizes = ["nano"] if scope.quick else [name.rpartition("_")[2] for name in shipped() if "_vgg_" in name]
     for size in sizes:
         yield _row(scope, size, "ours")
-    for size in _AUTHORS if scope.authors is not None and not scope.quick else ():
+    for size in () if scope.quick else _AUTHORS:
         yield _row(scope, size, "authors")
 
 
@@ -42,33 +42,32 @@ def _row(scope: Scope, size: str, whose: str) -> Row:
             for stage, operators in stages.items()
         ]
 
-    return Row(key={"model": model, "scales": whose, "seed": scope.seeds[0]}, measure=measure, minutes=0.0)
+    return Row(key={"model": model, "scales": whose, "seed": scope.search_seed}, measure=measure, minutes=0.0)
 
 
 def _stage_figures(plan: Plan, scales: Scales, operators: Sequence[str]) -> dict[str, Any]:
     """Means over the operators of a stage, of multipliers by position and of how channels differ."""
-    kernels = [plan.multiplier(operator).dense() for operator in operators]
-    diagonal = [_diagonal(kernel) for kernel in kernels if kernel.shape[0] == kernel.shape[1]]
-    around = torch.stack([kernel[:, 0, 0, 0].mean() for kernel in kernels])
+    kernels = {operator: plan.multiplier(operator).dense() for operator in operators}
+    around = [kernel[:, 0, 0, 0] for kernel in kernels.values()]
+    diagonal = [kernel[:, :, 1, 1].diagonal() for operator, kernel in kernels.items() if has_identity(plan, operator)]
     searched = [scales[operator]["conv3x3"] for operator in operators]
     return {
         "operators": len(operators),
-        "around": around.mean().item(),
-        "centre": torch.stack([_off_diagonal(kernel).mean() for kernel in kernels]).mean().item(),
-        "diagonal": torch.stack([values.mean() for values in diagonal]).mean().item() if diagonal else None,
-        "variation": torch.stack([(scale.std() / scale.abs().mean()) for scale in searched]).mean().item(),
-        "frozen": torch.cat([kernel[:, 0, 0, 0] for kernel in kernels]).lt(_FROZEN).double().mean().item(),
+        "around": _mean_of_means(around),
+        "centre": _mean_of_means([_off_diagonal(kernel[:, :, 1, 1]) for kernel in kernels.values()]),
+        "diagonal": _mean_of_means(diagonal) if diagonal else None,
+        "variation": _mean_of_means([scale.std() / scale.abs().mean() for scale in searched]),
+        "frozen": torch.cat(around).lt(_FROZEN).double().mean().item(),
         "negative": torch.cat(searched).lt(0).double().mean().item(),
     }
 
 
-def _diagonal(kernel: Tensor) -> Tensor:
-    return kernel[:, :, 1, 1].diagonal()
+def _mean_of_means(values: Sequence[Tensor]) -> float:
+    return torch.stack([each.mean() for each in values]).mean().item()
 
 
-def _off_diagonal(kernel: Tensor) -> Tensor:
-    """The centre's values beside the identity's: those of each output channel's last or first input."""
-    centre = kernel[:, :, 1, 1]
+def _off_diagonal(centre: Tensor) -> Tensor:
+    """A value that is not the identity's of each output channel: it has the same one for all its other inputs."""
     return torch.cat([centre[:1, -1], centre[1:, 0]])
 
 
@@ -92,7 +91,8 @@ def _part(rows: Sequence[Record]) -> list[str]:
         "as "
         f"high. frozen: channels whose taps around the centre are multiplied by less than {_FROZEN:g}. variation: "
         "deviation "
-        "of a layer's 3x3 scales over its channels, as a share of their mean. ours: those that ship; authors: "
+        "of a layer's 3x3 scales over its channels, as a share of their mean. negative: channels whose 3x3 scale is. "
+        "ours: those that ship; authors: "
         "released by "
         "the paper's authors.",
         "",
@@ -106,5 +106,6 @@ TABLE = Table(
     keys=("model", "scales", "seed"),
     rows=_rows,
     part=_part,
+    data=(),
     figures=(*_FIGURES, "hardware", "threads", "python", "torch", "date"),
 )

@@ -10,12 +10,34 @@ _HEAD = """<!-- made by `repopt reproduce` and `make docs` from results/*.csv: c
 
 # The paper's tables, on public data
 
-Each part is made by one command, `repopt reproduce NAME`, from the rows of `results/NAME.csv`. Every row there carries
-its seed, hardware, versions, commit and date. The paper trains on ImageNet for days. We train on Imagenette (ten of its
-classes, 96 pixels) and CIFAR-100 for seconds to minutes: compare differences between methods with the paper's, not
-accuracies. ± behind an accuracy is the deviation over seeds; behind a difference it is the standard error, paired by
-seed.
+Each part is made by one command from the rows of `results/NAME.csv`, and every row there carries its seed, hardware,
+versions, commit and date. The paper trains on ImageNet for days. We train on Imagenette (ten of its classes, at 96
+pixels) and CIFAR-100 for seconds to minutes: compare differences between methods with the paper's, not accuracies.
+
+- ± behind an accuracy is the deviation over seeds. Behind a difference it is the standard error, paired by seed. With
+  three seeds, two standard errors hold 80% and not 95%.
+- A seed fixes the draws and not the run: on a GPU the same seed, trained twice, differs about as much as two seeds do.
+- Scales come from one search. How much another search would change is in no ±.
+- Ways are chosen on the test images that they are compared on.
 """
+
+_QUICK = (
+    "**A quick run: nano on a few digits, whatever is said below. It shows that the code works, and nothing else.**"
+)
+
+_AGAIN = """## Run it yourself
+
+```
+repopt reproduce                     # which tables there are, and what stands
+repopt reproduce table4 --cifar100 DIR --imagenette DIR --authors DIR
+```
+
+CIFAR-100 is an archive from https://www.cs.toronto.edu/~kriz/cifar.html, binary or python, packed or not. Imagenette
+is any release from https://github.com/fastai/imagenette: its images are brought to 96 pixels (ours were stored so; a
+digest of the images is in each row). The authors' scales are in https://github.com/DingXiaoH/RepOptimizers. Rows that
+stand are not measured again: for figures of your own give `--out` another folder. The command may be started several
+times at once, to share the rows, and again after an interruption. Searched scales are left in `zoo` among the
+runs."""
 
 
 def results_page(
@@ -31,7 +53,10 @@ def results_page(
     """
     scope = Scope() if scope is None else scope
     found = {name: read_rows(results / f"{name}.csv") for name in tables}
-    parts = []
+    parts = [_QUICK] if scope.quick else []
+    verdicts = [table.verdict(found[name]) for name, table in tables.items() if found[name]]
+    if any(verdicts):
+        parts.append("\n".join(["## In short", "", *(f"- {verdict}" for verdict in verdicts if verdict)]))
     for name, table in tables.items():
         if found[name]:
             lines = [f"## {table.title}", "", _command(table, scope, results), "", *table.part(found[name])]
@@ -41,6 +66,7 @@ def results_page(
     missing = [f"`{name}`" for name in tables if not found[name]]
     if missing:
         parts.append(f"## Not run yet\n\n{', '.join(missing)}.")
+    parts.append(_AGAIN)
     return "\n\n".join([_HEAD.rstrip("\n"), *parts]) + "\n"
 
 

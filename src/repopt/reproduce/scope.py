@@ -1,6 +1,7 @@
 """What the tables are run on: the paper's models on public data, or the smallest model on the embedded images."""
 
 import dataclasses
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ class Scope:
         cifar100: path of CIFAR-100, which scales are searched on.
         imagenette: path of Imagenette's class folders, which models are trained on.
         authors: folder of the scales that the paper's authors released.
-        seeds: of what is compared; searches have the first.
+        seeds: of what is compared.
+        search_seed: of the searches.
         precision: of training.
         quick: nano on a few digits instead, in seconds on a CPU.
     """
@@ -36,6 +38,7 @@ class Scope:
     imagenette: Path | None = None
     authors: Path | None = None
     seeds: tuple[int, ...] = (0, 1, 2)
+    search_seed: int = 0
     precision: Precision = "bf16"
     quick: bool = False
 
@@ -62,18 +65,20 @@ class Scope:
             return "digits"
         return f"folder:{_given(self.imagenette, '--imagenette', 'the folder that holds its train and val')}"
 
-    def adapt(self, recipe: Recipe, seed: int | None = None) -> Recipe:
+    def check(self, data: Collection[str]) -> None:
+        """Raises unless the paths of all this data were given."""
+        for name, source in {"cifar100": "search_data", "imagenette": "target_data"}.items():
+            if name in data:
+                getattr(self, source)
+
+    def adapt(self, recipe: Recipe, seed: int) -> Recipe:
         """A recipe as it is run here: with a seed and the scope's precision, and cut short where the scope is quick."""
-        recipe = dataclasses.replace(
-            recipe,
-            seed=self.seeds[0] if seed is None else seed,
-            precision="fp32" if self.quick else self.precision,
-        )
+        recipe = dataclasses.replace(recipe, seed=seed, precision="fp32" if self.quick else self.precision)
         return dataclasses.replace(recipe, **_QUICK, size=None) if self.quick else recipe
 
     def search_recipe(self, base: Recipe | None = None) -> Recipe:
         """Hyper-Search, by the default variant unless given."""
-        return self.adapt(search() if base is None else base)
+        return self.adapt(search() if base is None else base, self.search_seed)
 
     def target_recipe(self, seed: int) -> Recipe:
         """The paper's training, on Imagenette at 96 pixels: 40 epochs, crops of a quarter of the image or more."""
@@ -83,4 +88,4 @@ class Scope:
 def _given(path: Path | None, flag: str, what: str) -> Path:
     if path is None:
         raise ValueError(f"this table needs data: give {flag}, {what}")
-    return path
+    return path.resolve()

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from repopt.reproduce.tables import Record
 
+# how kernels start, as a reader knows it
+INITS = {"authors": "torch's", "paper": "He's"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
@@ -48,12 +51,22 @@ def mean(rows: Iterable[Record], column: str = "val_accuracy") -> float:
     return statistics.mean(found) if found else math.nan
 
 
+def diverged(rows: Iterable[Record]) -> int:
+    """How many trainings did not come to an end."""
+    return sum(row.get("outcome", "finished") not in ("", "finished") for row in rows)
+
+
+def best(ways: Iterable[Sequence[Record]]) -> Sequence[Record]:
+    """The rows with the highest mean among several ways; one of which a training diverged is none."""
+    return max((rows for rows in ways if values(rows) and not diverged(rows)), key=mean, default=[])
+
+
 def spread(rows: Sequence[Record], column: str = "val_accuracy") -> str:
-    """Mean ± sample deviation over the seeds; the mean alone of one seed, nothing of none."""
-    found = values(rows, column)
-    if not found:
-        return ""
-    return f"{statistics.mean(found):.2f}" + (f" ± {statistics.stdev(found):.2f}" if len(found) > 1 else "")
+    """Mean ± sample deviation over the seeds, with how many diverged; nothing of no rows."""
+    found, lost = values(rows, column), diverged(rows)
+    told = f"{statistics.mean(found):.2f}" if found else ""
+    told += f" ± {statistics.stdev(found):.2f}" if len(found) > 1 else ""
+    return f"{told} ({lost} of {len(rows)} diverged)".strip() if lost else told
 
 
 def difference(first: Iterable[Record], second: Iterable[Record], column: str = "val_accuracy") -> Difference | None:
@@ -77,14 +90,17 @@ def markdown(columns: Mapping[str, str], lines: Iterable[Sequence[object]]) -> l
 
 
 def setting(rows: Sequence[Record]) -> str:
-    """On what the rows were trained, in a line."""
-    first = rows[0]
-    seeds = sorted({int(row["seed"]) for row in rows if row.get("seed")})
-    dates = sorted({row["date"] for row in rows})
+    """On what the rows were trained, in a line: all values where they differ."""
+    trained = [row for row in rows if row["train_images"]]
+    seeds = sorted({int(row["seed"]) for row in trained if row.get("seed")})
     return (
-        f"{int(first['train_images']):,} training and {int(first['val_images']):,} test images of {first['size']} "
-        "pixels, "
-        f"{first['epochs']} epochs, batch {first['batch_size']}, {first['precision']}, seeds "
-        f"{', '.join(map(str, seeds))}; "
-        f"{' and '.join(sorted({row['hardware'] for row in rows}))}, torch {first['torch']}, {dates[-1]}."
+        f"{_all(trained, 'train_images')} training and {_all(trained, 'val_images')} test images of "
+        f"{_all(trained, 'size')} pixels, {_all(trained, 'epochs')} epochs, batch {_all(trained, 'batch_size')}, "
+        f"{_all(trained, 'precision')}, seeds {', '.join(map(str, seeds))}; {_all(trained, 'hardware')}, torch "
+        f"{_all(trained, 'torch')}, {_all(trained, 'date')}."
     )
+
+
+def _all(rows: Sequence[Record], column: str) -> str:
+    found = dict.fromkeys(row[column] for row in rows)
+    return " or ".join(f"{int(text):,}" if text.isdigit() else text for text in found)

@@ -6,7 +6,7 @@ from typing import Any
 
 from repopt.reproduce.jobs import search_job, training_job
 from repopt.reproduce.scope import Scope
-from repopt.reproduce.summaries import difference, groups, markdown, matching, mean, setting, spread
+from repopt.reproduce.summaries import difference, markdown, matching, mean, setting, spread
 from repopt.reproduce.tables import Record, Row, Table
 from repopt.reproduce.workshop import FIGURES, Workshop, figures_of
 from repopt.scales import Counting, Scales
@@ -33,7 +33,7 @@ def _row(scope: Scope, name: str, seed: int) -> Row:
         return [{**figures_of(run), "search_accuracy": figures_of(search)["val_accuracy"]}]
 
     key = {"scales_start": name, "model": model, "seed": seed}
-    return Row(key=key, measure=measure, minutes=0.4 + (3.0 if seed == scope.seeds[0] else 0))
+    return Row(key=key, measure=measure, minutes=0.3, searches={name: 3.0})
 
 
 def _part(rows: Sequence[Record]) -> list[str]:
@@ -48,7 +48,8 @@ def _part(rows: Sequence[Record]) -> list[str]:
             "" if its == by_depth else difference(its, by_depth),
             *map("{:.2f}".format, _PAPER[name]),
         )
-        for (name,), its in groups(rows, "scales_start").items()
+        for name in _STARTS
+        if (its := matching(rows, scales_start=name))
     ]
     columns = {"scales start at": "<", "search accuracy": ">", "seeds": ">", "accuracy": ">", "to sqrt(2/l)": ">"}
     return [*lines, *markdown({**columns, "paper, search": ">", "paper, ImageNet": ">"}, cells)]

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from repopt.analysis.kernels import run_kernels, spread
-from repopt.reproduce.quantized import trained_for_int8
+from repopt.reproduce.quantized import SIZE, trained_for_int8
 from repopt.reproduce.scope import Scope
 from repopt.reproduce.summaries import groups, markdown, mean
 from repopt.reproduce.tables import Record, Row, Table
@@ -44,7 +44,7 @@ def _row(scope: Scope, trained_by: Method, seed: int) -> Row:
             for each in found.kernels
         ]
 
-    key = {"trained_by": trained_by, "model": scope.model("b0"), "seed": seed}
+    key = {"trained_by": trained_by, "model": scope.model(SIZE), "seed": seed}
     return Row(key=key, measure=measure, minutes=1.5)
 
 
@@ -67,10 +67,15 @@ def _part(rows: Sequence[Record]) -> list[str]:
             ", ".join(f"{mean(its, position):.4f}" for position in _AT_INIT),
             _PAPER.get((trained_by, stage)),
         )
-        for (trained_by, stage), its in groups(rows, "trained_by", "stage").items()
+        for (trained_by, stage), its in sorted(groups(rows, "trained_by", "stage").items(), key=_place)
     ]
     columns = {"trained by": "<", "kernel": "<", "seeds": ">", **dict.fromkeys(_POSITIONS, ">")}
     return [*lines, *markdown({**columns, "at initialization": ">", "paper": ">"}, cells)]
+
+
+def _place(group: tuple[tuple[str, ...], list[Record]]) -> int:
+    """RepVGG's kernels first, each method's in the order in which they were measured."""
+    return _METHODS.index(group[0][0])
 
 
 TABLE = Table(
@@ -79,5 +84,6 @@ TABLE = Table(
     keys=("trained_by", "model", "seed"),
     rows=_rows,
     part=_part,
+    data=("cifar100",),
     figures=("layer", "stage", *_POSITIONS, *_AT_INIT, *_ENVIRONMENT),
 )

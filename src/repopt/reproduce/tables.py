@@ -2,19 +2,16 @@
 
 import csv
 import fnmatch
-import os
-import shutil
-import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from repopt.reproduce.scope import Scope
-from repopt.reproduce.workshop import FIGURES, Workshop
-from repopt.results import append_csv
+from repopt.reproduce.workshop import FIGURES, Workshop, figures_of
+from repopt.results import append_csv, commit, environment
 from repopt.train.launch import Job
+from repopt.train.loop import DivergedError
 
 Record = Mapping[str, str]
 
@@ -27,11 +24,13 @@ class Row:
         key: what tells it from the others, column by column.
         measure: takes the figures, line by line.
         minutes: that this takes on one H200.
+        searches: that it needs and may share with other rows, {name: minutes}.
     """
 
     key: Mapping[str, Any]
     measure: Callable[[Workshop], Sequence[Mapping[str, Any]]]
     minutes: float
+    searches: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -48,7 +47,9 @@ class Table:
         keys: the columns that tell rows apart.
         figures: the other columns; those of a training unless given.
         rows: what is measured, within a scope.
+        data: the data that it needs, as the fields of a scope are called.
         part: its part of the page, as lines of Markdown, from the rows of its CSV file.
+        verdict: what the rows say, in a sentence for the top of the page; None while they say too little.
         drawings: figures from the same rows, {name of the file: SVG}; they need the extra `report`.
     """
 
@@ -57,7 +58,9 @@ class Table:
     keys: tuple[str, ...]
     rows: Callable[[Scope], Iterable[Row]]
     part: Callable[[Sequence[Record]], list[str]]
+    data: tuple[str, ...] = ("cifar100", "imagenette")
     figures: tuple[str, ...] = FIGURES
+    verdict: Callable[[Sequence[Record]], str | None] = lambda rows: None
     drawings: Callable[[Sequence[Record]], Mapping[str, str]] | None = None
 
 
@@ -75,7 +78,8 @@ class Work:
 
     @property
     def minutes(self) -> float:
-        return sum(row.minutes for row in self.rows)
+        searches = {name: minutes for row in self.rows for name, minutes in row.searches.items()}
+        return sum(row.minutes for row in self.rows) + sum(searches.values())
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
@@ -114,36 +118,45 @@ def measure_rows(
             if not mine or _stands(row, path):
                 continue
             tell(f"{number}/{len(rows)}  {row.name}")
-            lines = row.measure(workshop)
-            with workshop.claim(f"{table.name}.csv", wait=True):
-                append_csv(path, [_record(table, row, figures) for figures in lines])
+            lines = _measured(table, row, workshop)
+            append_csv(path, [_record(table, row, figures) for figures in lines])
             accuracies = [f"{line['val_accuracy']:.2f}" for line in lines if line.get("val_accuracy") is not None]
             if accuracies:
                 tell(f"    accuracy {', '.join(accuracies)}")
     return elsewhere
 
 
-def training_row(key: Mapping[str, Any], job: Callable[[Workshop], Job], *, minutes: float) -> Row:
+def training_row(
+    key: Mapping[str, Any],
+    job: Callable[[Workshop], Job],
+    *,
+    minutes: float,
+    searches: Mapping[str, float] | None = None,
+) -> Row:
     """A row that is the outcome of one training."""
-    return Row(key=key, measure=lambda workshop: [workshop.outcome(job(workshop))], minutes=minutes)
+
+    def measure(workshop: Workshop) -> list[dict[str, Any]]:
+        return [figures_of(workshop.run(job(workshop)))]
+
+    return Row(key=key, measure=measure, minutes=minutes, searches=searches or {})
+
+
+def _measured(table: Table, row: Row, workshop: Workshop) -> Sequence[Mapping[str, Any]]:
+    """The row's figures; that a training diverged is an outcome too, and not to be tried again."""
+    try:
+        return row.measure(workshop)
+    except DivergedError as error:
+        if "outcome" not in table.figures:
+            raise
+        return [{"outcome": str(error).partition(":")[0], **environment(workshop.chosen_device)}]
 
 
 def _record(table: Table, row: Row, figures: Mapping[str, Any]) -> dict[str, Any]:
-    """A line of the CSV file, with all columns of the table."""
-    columns = (*table.keys, *table.figures)
-    record = {**row.key, **figures}
+    """A line of the CSV file, with all columns of the table; the commit is the training's, or that of now."""
+    columns = dict.fromkeys((*table.keys, *table.figures, "commit"))
+    record = {"commit": commit(), **row.key, **figures}
     assert set(record) <= set(columns), f"{table.name} has no columns {set(record) - set(columns)}"
-    return {**{column: record.get(column) for column in columns}, "commit": _commit()}
-
-
-@cache
-def _commit() -> str:
-    """Of the checkout that the package lies in, where it does; a machine without git is told by REPOPT_COMMIT."""
-    told = os.environ.get("REPOPT_COMMIT")
-    if told is not None or shutil.which("git") is None:
-        return told or ""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude", "*"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    return {**columns, **record}
 
 
 def _stands(row: Row, path: Path) -> bool:

@@ -1,7 +1,7 @@
 """Where rows are made: each training is done once, whichever tables ask for it, and goes on after an interruption.
 
-A run's folder is named after all that decides it. Several processes may work at one table: a row, or a run that two
-rows need, is claimed by a lock that the system takes back from a process that dies.
+A run's folder is named after its job: model, data, recipe, seed and scales. Several processes may work at one table: a
+row, or a run that two rows need, is claimed by a lock that the system takes back from a process that dies.
 """
 
 import dataclasses
@@ -9,7 +9,6 @@ import fcntl
 import gc
 import hashlib
 import json
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ import torch
 from repopt.scales import Scales
 from repopt.train.finished import read_json
 from repopt.train.launch import Job, train_run
-from repopt.train.loop import DivergedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,30 +48,16 @@ class Workshop:
             job: what is trained.
             weights: keep the trained weights, which are large.
         """
-        out = self.path(job)
+        plain = self.folder / _name(job)
+        out = plain.with_name(f"{plain.name}-weights") if weights else plain
         with self.claim(out.name, wait=True):
-            kept = (out / "model.safetensors").exists()
-            if (out / "summary.json").exists() and (kept or not weights):
-                return out
-            if (out / "summary.json").exists():  # finished without its weights: begin anew
-                shutil.rmtree(out)
-            _forget_compiled()
-            train_run(job, out, resume=(out / "recipe.json").exists(), device=self.device, quiet=self.quiet)
-            (out / "checkpoint.pt").unlink(missing_ok=True)
-            if not weights:
-                (out / "model.safetensors").unlink(missing_ok=True)
+            if not (out / "summary.json").exists():
+                _forget_compiled()
+                train_run(job, out, resume=(out / "recipe.json").exists(), device=self.device, quiet=self.quiet)
+                (out / "checkpoint.pt").unlink(missing_ok=True)
+                if not weights:
+                    (out / "model.safetensors").unlink(missing_ok=True)
         return out
-
-    def path(self, job: Job) -> Path:
-        """Where the job's run is, or will be."""
-        return self.folder / _name(job)
-
-    def outcome(self, job: Job) -> dict[str, Any]:
-        """What the job's run measured; that it diverged is an outcome too."""
-        try:
-            return figures_of(self.run(job))
-        except DivergedError as error:
-            return {**figures_of(self.path(job)), "outcome": str(error).partition(":")[0]}
 
     def searched(self, job: Job) -> Scales:
         """The scales that a search finds."""
@@ -92,42 +76,47 @@ class Workshop:
                 yield True
 
 
+# what a training measured and on what, as columns; not its speed, as several processes may have shared the device
+FIGURES = (
+    *("val_accuracy", "outcome", "parameters", "scales_digest"),
+    *("epochs", "batch_size", "lr", "kernel", "identity", "precision"),
+    *("train_images", "val_images", "size", "data_digest"),
+    *("repopt", "commit", "hardware", "threads", "python", "torch", "date"),
+)
+
+
 def figures_of(run: Path) -> dict[str, Any]:
-    """What a run measured, and on what; of one that did not finish, the latter alone."""
-    info, recipe = read_json(run, "run.json"), read_json(run, "recipe.json")
-    summary = read_json(run, "summary.json") if (run / "summary.json").exists() else {}
+    """What a finished run measured, and on what."""
+    info, recipe, summary = (read_json(run, name) for name in ("run.json", "recipe.json", "summary.json"))
+    scales = run / "scales.safetensors"
     return {
-        **{name: summary.get(name) for name in ("val_accuracy", "images_per_second", "peak_memory_bytes")},
-        "train_seconds": summary.get("seconds", {}).get("train"),
+        "val_accuracy": summary["val_accuracy"],
         "outcome": "finished",
         "parameters": info["parameters"],
+        "scales_digest": digest_of(Scales.load(scales)) if scales.exists() else None,
         **{name: recipe[name] for name in ("epochs", "batch_size", "lr", "kernel", "identity", "precision")},
-        "train_images": info["train_images"],
-        "val_images": info["val_images"],
+        **{name: info[name] for name in ("train_images", "val_images", "data_digest")},
         "size": info["image_size"],
-        "data_digest": info["data_digest"],
-        **{name: info[name] for name in ("repopt", "hardware", "threads", "python", "torch", "date")},
+        **{name: info[name] for name in ("repopt", "commit", "hardware", "threads", "python", "torch", "date")},
     }
 
 
-FIGURES = (
-    *("val_accuracy", "images_per_second", "peak_memory_bytes", "train_seconds", "outcome", "parameters"),
-    *("epochs", "batch_size", "lr", "kernel", "identity", "precision"),
-    *("train_images", "val_images", "size", "data_digest"),
-    *("repopt", "hardware", "threads", "python", "torch", "date"),
-)
+def digest_of(scales: Scales) -> str:
+    """A short text that differs wherever two sets of scales do."""
+    digest = hashlib.sha256()
+    for operator, branches in sorted(scales.items()):
+        for branch, scale in sorted(branches.items()):
+            digest.update(f"{operator}.{branch}".encode())
+            digest.update(scale.double().numpy().tobytes())
+    return digest.hexdigest()[:12]
 
 
 def _name(job: Job) -> str:
     """A name that differs wherever two jobs do."""
+    assert job.scales is None or isinstance(job.scales, Scales)
     about = dataclasses.asdict(dataclasses.replace(job, scales=None))
+    about["scales"] = None if job.scales is None else digest_of(job.scales)
     digest = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode())
-    scales = Scales({}) if job.scales is None else job.scales
-    assert isinstance(scales, Scales)
-    for operator, branches in scales.items():
-        for branch, scale in branches.items():
-            digest.update(f"{operator}.{branch}".encode())
-            digest.update(scale.double().numpy().tobytes())
     return f"{job.model}-{job.method}-{job.recipe.seed}-{digest.hexdigest()[:12]}"
 
 

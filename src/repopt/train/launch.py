@@ -17,7 +17,7 @@ from repopt.models import create_model
 from repopt.models import load_checkpoint as load_weights
 from repopt.models.saved import tuples
 from repopt.plans import ScalesLike, plan
-from repopt.results import environment
+from repopt.results import commit, environment
 from repopt.scales import Scales
 from repopt.surgery import extract_scales, merge
 from repopt.train.checkpoint import NAME as CHECKPOINT
@@ -164,6 +164,7 @@ def _info(job: Job, data: DataSet, subject: Subject, device: torch.device, world
         "processes": world.size,
         "parameters": sum(param.numel() for param in subject.model.parameters()),
         "repopt": repopt.version.VERSION,
+        "commit": commit(),
         **environment(device),
     }
 
