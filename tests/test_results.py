@@ -1,9 +1,12 @@
 import csv
+import shutil
+import subprocess
 
 import pytest
 import torch
 
-from repopt.results import append_csv, environment
+from repopt import results
+from repopt.results import append_csv, commit, environment
 
 
 def test_the_environment_says_where_when_and_with_what():
@@ -31,3 +34,31 @@ def test_a_file_that_was_left_empty_gets_its_header(tmp_path):
     (tmp_path / "a.csv").touch()
     append_csv(tmp_path / "a.csv", [{"ms": 1}])
     assert (tmp_path / "a.csv").read_text() == "ms\n1\n"
+
+
+def test_a_copy_without_git_is_told_its_commit(monkeypatch):
+    monkeypatch.setenv("REPOPT_COMMIT", "a1b2c3d")
+    assert commit.__wrapped__() == "a1b2c3d"
+
+
+def test_the_commit_is_that_of_the_packages_own_checkout(monkeypatch, tmp_path):
+    monkeypatch.delenv("REPOPT_COMMIT", raising=False)
+    checkout, package = tmp_path / "checkout", tmp_path / "checkout" / "repopt"
+    package.mkdir(parents=True)
+    shutil.copy(results.__file__, package)
+    monkeypatch.setattr(results, "__file__", str(package / "results.py"))
+
+    def git(*words):
+        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        return subprocess.run(["git", "-C", checkout, *who, *words], check=True, capture_output=True, text=True).stdout
+
+    git("init", "-q")
+    assert commit.__wrapped__() == ""  # inside somebody's checkout, and not part of it
+    git("add", "-A")
+    git("commit", "-qm", "first")
+    head = git("rev-parse", "--short", "HEAD").strip()
+    assert commit.__wrapped__() == head
+    (checkout / "results.csv").write_text("1")
+    assert commit.__wrapped__() == head
+    (package / "results.py").write_text("changed")
+    assert commit.__wrapped__() == f"{head}-dirty"

@@ -39,8 +39,8 @@ def found(workshop):
 
 def test_a_search_and_a_training_are_on_the_scopes_data():
     search, training = search_job(FULL, "repopt_vgg_b1"), training_job(FULL, "repopt_vgg_b1", "sgd", 2)
-    assert (search.method, search.data, search.recipe) == ("search", "cifar100:cifar", FULL.search_recipe())
-    assert (training.method, training.data, training.recipe) == ("sgd", "folder:nette", FULL.target_recipe(2))
+    assert (search.method, search.data, search.recipe) == ("search", FULL.search_data, FULL.search_recipe())
+    assert (training.method, training.data, training.recipe) == ("sgd", FULL.target_data, FULL.target_recipe(2))
     assert (search.limit, search_job(QUICK, NANO).limit) == (None, QUICK.limit)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from repopt.reproduce.summaries import difference, groups, markdown, matching, mean, setting, spread
+from repopt.reproduce.summaries import best, difference, groups, markdown, matching, mean, setting, spread
 from reproduce.made_up import line
 
 
@@ -72,8 +72,18 @@ def test_a_table_of_markdown_has_a_heading_an_alignment_and_a_line_a_row():
 
 
 def test_the_setting_names_data_recipe_seeds_and_machine():
-    rows = [line(seed=1, hardware="B"), line(seed=0, date="2026-12-01", hardware="A"), line(seed=1, hardware="A")]
+    rows = [line(seed=1, hardware="B"), line(seed=0, epochs=60, hardware="A"), line(seed=1, hardware="A")]
+    rows += [line(train_images="", outcome="the loss was not finite")]  # of which nothing is known
     assert setting(rows) == (
-        "9,469 training and 3,925 test images of 96 pixels, 40 epochs, batch 256, bf16, seeds 0, 1; A and B, "
-        "torch 2.13.0, 2026-12-01."
+        "9,469 training and 3,925 test images of 96 pixels, 40 or 60 epochs, batch 256, bf16, seeds 0, 1; B or A, "
+        "torch 2.13.0, 2026-11-15."
     )
+
+
+def test_a_seed_that_diverged_is_told_and_never_the_best():
+    fine, lucky = over_seeds(80, 81), [*over_seeds(99), line(seed=1, outcome="the loss was not finite at step 3")]
+    assert spread(lucky) == "99.00 (1 of 2 diverged)"
+    assert spread(lucky[1:]) == "(1 of 1 diverged)"
+    assert spread(fine) == "80.50 ± 0.71"
+    assert best([lucky, fine]) == fine
+    assert best([lucky]) == []

@@ -3,11 +3,12 @@
 import csv
 
 import pytest
+import torch
 
-from repopt.reproduce.tables import Row, measure_rows, read_rows, work_left
+from repopt.reproduce.tables import Row, Table, measure_rows, read_rows, training_row, work_left
 from repopt.reproduce.workshop import Workshop
 from reproduce.elsewhere import Elsewhere, stay_at_a_square
-from reproduce.made_up import QUICK, squares
+from reproduce.made_up import QUICK, small_job, squares
 
 
 @pytest.fixture
@@ -136,3 +137,22 @@ def test_there_are_no_rows_without_a_file(path):
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([("number", "word"), ("1", "one, and a comma")])
     assert read_rows(path) == [{"number": "1", "word": "one, and a comma"}]
+
+
+def test_a_training_that_diverges_is_an_outcome_and_is_not_tried_again(tmp_path):
+    job, path, said = small_job(lr=1e30, epochs=2), tmp_path / "made_up.csv", []
+    row = training_row({"seed": 0}, lambda workshop: job, minutes=1)
+    table = Table(name="made_up", title="Made up", keys=("seed",), rows=lambda scope: [row], part=lambda rows: [])
+    workshop = Workshop(folder=tmp_path / "runs", device="cpu")
+    assert measure_rows(table, work_left(table, QUICK, path).rows, path, workshop, said.append) == []
+    (line,) = read_rows(path)
+    assert line["outcome"].startswith("the ")
+    assert "not finite" in line["outcome"]
+    assert (line["val_accuracy"], line["seed"], line["torch"]) == ("", "0", torch.__version__)
+    assert work_left(table, QUICK, path).rows == ()
+
+
+def test_a_search_that_rows_share_is_counted_once(path):
+    rows = [Row(key={"seed": seed}, measure=lambda workshop: [], minutes=1, searches={"b1": 3.0}) for seed in (0, 1)]
+    table = Table(name="shared", title="Shared", keys=("seed",), rows=lambda scope: rows, part=lambda rows: [])
+    assert work_left(table, QUICK, path).minutes == 5.0

@@ -95,8 +95,9 @@ def figures_of(run: Path) -> dict[str, Any]:
         "parameters": info["parameters"],
         "scales_digest": digest_of(Scales.load(scales)) if scales.exists() else None,
         **{name: recipe[name] for name in ("epochs", "batch_size", "lr", "kernel", "identity", "precision")},
-        **{name: info[name] for name in ("train_images", "val_images", "data_digest")},
+        **{name: info[name] for name in ("train_images", "val_images")},
         "size": info["image_size"],
+        "data_digest": info["data_digest"],
         **{name: info[name] for name in ("repopt", "commit", "hardware", "threads", "python", "torch", "date")},
     }
 
