@@ -3,7 +3,7 @@
 import json
 
 from repopt.reproduce import TABLES, Workshop
-from repopt.reproduce.table2 import largest_batches
+from repopt.reproduce.table2 import largest_batches, speeds
 from reproduce.made_up import QUICK, line
 
 METHODS = ("repvgg", "repopt")
@@ -15,8 +15,14 @@ def test_the_largest_batches_are_measured_once_a_workshop(tmp_path):
     twice = 2 * QUICK.target_recipe(0).batch_size
     assert largest_batches(QUICK, workshop, "repopt_vgg_nano") == dict.fromkeys(METHODS, twice)
     (kept,) = tmp_path.glob("*.json")
-    kept.write_text(json.dumps({"repvgg": 5, "repopt": 7}))
-    assert largest_batches(QUICK, workshop, "repopt_vgg_nano") == {"repvgg": 5, "repopt": 7}
+    found = json.loads(kept.read_text())
+    assert found == speeds(QUICK, workshop, "repopt_vgg_nano")
+    assert [(line["method"], line["batches"], line["batch_size"]) for line in found] == [
+        ("repvgg", "equal", 32),
+        ("repvgg", "largest", twice),
+        ("repopt", "equal", 32),
+        ("repopt", "largest", twice),
+    ]
 
 
 def test_accuracies_are_compared_by_seed_and_speeds_as_a_ratio():

@@ -67,26 +67,11 @@ def _accuracy_row(scope: Scope, size: str, method: Method, seed: int, batches: s
 def _speed_row(scope: Scope, size: str, minutes: float) -> Row:
     model = scope.model(size)
 
-    def measure(workshop: Workshop) -> list[dict[str, Any]]:
-        lines = []
-        device = workshop.chosen_device
-        largest = largest_batches(scope, workshop, model)
-        for batches in ("equal", "largest"):
-            for method in _METHODS:
-                batch = _SPEED_BATCH if batches == "equal" else largest[method]
-                cost = _cost(scope, model, method, batch, device, steps=2 if scope.quick else 50)
-                figures = {
-                    "images_per_second": cost.images_per_second,
-                    "peak_memory_bytes": cost.peak_bytes,
-                    "parameters": cost.parameters,
-                    "batch_size": batch,
-                    "size": _image_size(scope),
-                    "precision": scope.adapt(Recipe(), 0).precision,
-                }
-                lines.append({"method": method, "batches": batches, **figures, **environment(device)})
-        return lines
-
-    return Row(key=_key("speed", model, None, None, 0), measure=measure, minutes=minutes)
+    return Row(
+        key=_key("speed", model, None, None, 0),
+        measure=lambda workshop: speeds(scope, workshop, model),
+        minutes=minutes,
+    )
 
 
 def _key(what: str, model: str, method: str | None, batches: str | None, seed: int) -> dict[str, Any]:
@@ -95,29 +80,52 @@ def _key(what: str, model: str, method: str | None, batches: str | None, seed: i
 
 
 def largest_batches(scope: Scope, workshop: Workshop, model: str) -> dict[str, int]:
-    """The largest batch of each method that trains at 224 pixels within the memory, measured once a workshop.
+    """The largest batch of each method that trains at 224 pixels within the memory."""
+    found = speeds(scope, workshop, model)
+    return {line["method"]: line["batch_size"] for line in found if line["batches"] == "largest"}
 
-    Memory grows linearly with the batch, so two batches tell the slope. A device that does not count its memory gets
-    twice the equal batch.
-    """
+
+def speeds(scope: Scope, workshop: Workshop, model: str) -> list[dict[str, Any]]:
+    """What training costs by each method at equal batches and at its largest, measured once a workshop."""
     where = hashlib.sha256(f"{hardware(workshop.chosen_device)} {scope.precision} {_MEMORY}".encode()).hexdigest()[:8]
-    kept = workshop.folder / f"largest-batches-{model}-{where}.json"
+    kept = workshop.folder / f"speeds-{model}-{where}.json"
     with workshop.claim(kept.name, wait=True):
         if not kept.exists():
-            kept.write_text(json.dumps({method: _largest(scope, model, method, workshop) for method in _METHODS}))
-        found: dict[str, int] = json.loads(kept.read_text())
+            lines = [line for method in _METHODS for line in _speeds(scope, model, method, workshop.chosen_device)]
+            kept.write_text(json.dumps(lines))
+        found: list[dict[str, Any]] = json.loads(kept.read_text())
     return found
 
 
-def _largest(scope: Scope, model: str, method: Method, workshop: Workshop) -> int:
-    device = workshop.chosen_device
-    if device.type != "cuda":
-        return 2 * scope.target_recipe(0).batch_size
-    small, large = (
-        _cost(scope, model, method, batch, device, steps=1).peak_bytes or 0 for batch in (_SPEED_BATCH, _SLOPE_BATCH)
-    )
-    slope = (large - small) / (_SLOPE_BATCH - _SPEED_BATCH)
-    return int((_MEMORY - small) / slope) + _SPEED_BATCH
+def _speeds(scope: Scope, model: str, method: Method, device: torch.device) -> Iterator[dict[str, Any]]:
+    """Memory grows linearly with the batch, so two batches tell the largest one.
+
+    A device that does not count its memory gets twice the equal batch of training.
+    """
+    steps = 2 if scope.quick else 50
+
+    def line(batches: str, batch: int, cost: TrainCost) -> dict[str, Any]:
+        return {
+            "method": method,
+            "batches": batches,
+            "images_per_second": cost.images_per_second,
+            "peak_memory_bytes": cost.peak_bytes,
+            "parameters": cost.parameters,
+            "batch_size": batch,
+            "size": _image_size(scope),
+            "precision": scope.adapt(Recipe(), 0).precision,
+            **environment(device),
+        }
+
+    small = _cost(scope, model, method, _SPEED_BATCH, device, steps=steps)
+    yield line("equal", _SPEED_BATCH, small)
+    largest = 2 * scope.target_recipe(0).batch_size
+    if small.peak_bytes is not None:
+        large = _cost(scope, model, method, _SLOPE_BATCH, device, steps=1)
+        assert large.peak_bytes is not None
+        slope = (large.peak_bytes - small.peak_bytes) / (_SLOPE_BATCH - _SPEED_BATCH)
+        largest = _SPEED_BATCH + int((_MEMORY - small.peak_bytes) / slope)
+    yield line("largest", largest, _cost(scope, model, method, largest, device, steps=steps))
 
 
 def _cost(scope: Scope, model: str, method: Method, batch: int, device: torch.device, *, steps: int) -> TrainCost:
