@@ -115,11 +115,9 @@ def _row(scope: Scope, data: str, way: str, seed: int) -> Row:
 def _part(rows: Sequence[Record]) -> list[str]:
     lines = [
         "Users report that A0 with RepOpt loses two points to RepVGG-A0 on ImageNet. Here, with scales as searched, "
-        "and "
-        "changed in ways that would tell why: other learning rates, since multipliers imply one; clipping, since the "
-        "loss may jump at high learning rates where RepVGG's does not; no tap nearly frozen; less spread; other "
-        "searches. "
-        "CIFAR-100 is what scales are searched on, and not what a change is chosen on.",
+        "and changed in ways that would tell why: other learning rates, since multipliers imply one; clipping, since "
+        "the loss may jump at high learning rates where RepVGG's does not; no tap nearly frozen; less spread; other "
+        "searches. CIFAR-100 is what scales are searched on, and not what a change is chosen on.",
         "",
     ]
     for data in _DATA:

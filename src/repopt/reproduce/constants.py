@@ -56,8 +56,8 @@ def _part(rows: Sequence[Record]) -> list[str]:
         *markdown(columns, cells),
         "",
         "searched: ours, which ship. authors: released by the paper's authors. depth: what the search starts from. "
-        "mean: ours, "
-        "averaged over the channels. clipped: searched with label smoothing and clipping. RepVGG: real branches.",
+        "mean: ours, averaged over the channels. clipped: searched with label smoothing and clipping. RepVGG: real "
+        "branches.",
     ]
 
 

@@ -86,9 +86,8 @@ def _row(
 def _part(rows: Sequence[Record]) -> list[str]:
     lines = [
         "The paper's text and its authors' code differ in how kernels, identities and searched scales start, and in "
-        "the "
-        "recipe of the search. Each way trained on Imagenette, with scales from one search on CIFAR-100 the same way. "
-        f"{rows[0]['model']}, {setting(rows)}",
+        "the recipe of the search. Each way trained on Imagenette, with scales from one search on CIFAR-100 the same "
+        f"way. {rows[0]['model']}, {setting(rows)}",
         "",
     ]
     cells = []
@@ -104,19 +103,14 @@ def _part(rows: Sequence[Record]) -> list[str]:
         *lines,
         "",
         "init: how kernels start. identity: where the imagined identity starts, at its searched scale or at 1. depth: "
-        "how "
-        "sqrt(2/l) counts, as the authors' code or as the paper's section 4.1. search: `plain` has neither smoothing "
-        "nor "
-        "clipping; `smoothed` has label smoothing 0.1; `clipped` has that, 10 warm-up epochs, and gradients clipped "
-        "to 5; "
-        "`he` is plain, with He's init in the search alone.",
+        "how sqrt(2/l) counts, as the authors' code or as the paper's section 4.1. search: `plain` has neither "
+        "smoothing nor clipping; `smoothed` has label smoothing 0.1; `clipped` has that, 10 warm-up epochs, and "
+        "gradients clipped to 5; `he` is plain, with He's init in the search alone.",
         "",
         f"The library's defaults: {INITS[Recipe.kernel]} init, identity `{Recipe.identity}`, depth `{Recipe.start}`, "
-        "a plain "
-        "search. Init decides, and not the same way for all methods: He's is better for plain SGD and worse for both "
-        "others, so plain SGD is compared with the init that is best for it. Between the other ways the differences "
-        "are "
-        "those between runs, and the default stays what the authors' code does.",
+        "a plain search. Init decides, and not the same way for all methods: He's is better for plain SGD and worse "
+        "for both others, so plain SGD is compared with the init that is best for it. Between the other ways the "
+        "differences are those between runs, and the default stays what the authors' code does.",
     ]
 
 

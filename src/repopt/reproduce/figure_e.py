@@ -46,10 +46,8 @@ def _part(rows: Sequence[Record]) -> list[str]:
     followed = over[0]["operator"]
     lines = [
         f"The paper shows curves from CIFAR-100 and Caltech256; ours are {rows[0]['model']}'s from CIFAR-100 and "
-        "Imagenette, "
-        f"{rows[0]['hardware']}, {rows[0]['date']}. All points are in `results/figureE.csv`. The mean scale of "
-        f"`{followed}`, the last "
-        "block of the longest stage, over a search:",
+        f"Imagenette, {rows[0]['hardware']}, {rows[0]['date']}. All points are in `results/figureE.csv`. The mean "
+        f"scale of `{followed}`, the last block of the longest stage, over a search:",
         "",
     ]
     cells = []

@@ -88,13 +88,9 @@ def _part(rows: Sequence[Record]) -> list[str]:
     return [
         "What the scales multiply gradients by, averaged over channels: taps around the centre, the centre, and the "
         "centre's diagonal where there is an identity. Beside a plain model, a tap's learning rate is that many times "
-        "as "
-        f"high. frozen: channels whose taps around the centre are multiplied by less than {_FROZEN:g}. variation: "
-        "deviation "
-        "of a layer's 3x3 scales over its channels, as a share of their mean. negative: channels whose 3x3 scale is. "
-        "ours: those that ship; authors: "
-        "released by "
-        "the paper's authors.",
+        f"as high. frozen: channels whose taps around the centre are multiplied by less than {_FROZEN:g}. variation: "
+        "deviation of a layer's 3x3 scales over its channels, as a share of their mean. negative: channels whose 3x3 "
+        "scale is. ours: those that ship; authors: released by the paper's authors.",
         "",
         *markdown({**columns, "diagonal": ">", "variation": ">", "frozen": ">", "negative": ">"}, cells),
     ]

@@ -148,8 +148,8 @@ def _part(rows: Sequence[Record]) -> list[str]:
         lines[0] += (
             f" Speed, memory and parameters on noise at {speed[0]['size']} pixels with 1,000 classes, "
             f"{speed[0]['precision']}, of both methods in one run. The largest batch is what fits into "
-            f"{_MEMORY / 1e9:g} GB, "
-            "the memory of one of the paper's GPUs; it trains with eight times that, we with one."
+            f"{_MEMORY / 1e9:g} GB, the memory of one of the paper's GPUs; it trains with eight times that, we with "
+            "one."
         )
     lines += [""]
     cells = []

@@ -91,15 +91,13 @@ def _part(rows: Sequence[Record]) -> list[str]:
         first = speed[0]
         lines[0] += (
             f"Ours: noise at the paper's sizes and batches, {first['precision']}, compiled where on a GPU, "
-            f"{first['hardware']}, "
-            f"torch {first['torch']}, {first['date']}; our models deployed, with norms folded, the others as timm has "
-            "them. "
+            f"{first['hardware']}, torch {first['torch']}, {first['date']}; our models deployed, with norms folded, "
+            "the others as timm has them. "
         )
     if accuracy:
         lines[0] += (
             f"Accuracy on Imagenette, {setting(accuracy)} Only our own models were trained, and for 120, 200 or 300 "
-            "epochs "
-            "there. L2 with SE has the scales that were searched without."
+            "epochs there. L2 with SE has the scales that were searched without."
         )
     lines += [""]
     cells = []

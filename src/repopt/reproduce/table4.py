@@ -89,13 +89,11 @@ def _part(rows: Sequence[Record]) -> list[str]:
     full, baseline = chosen[_FULL], chosen[_BASELINE]
     lines = [
         f"The paper: RepOpt-VGG-B1 on ImageNet. Ours: {rows[0]['model']} on Imagenette, {setting(rows)} This setting "
-        "was "
-        "taken because the methods differ in it by more than seeds do, within seconds of training. Whatever is not a "
-        "RepOptimizer has the best of both inits and of several learning rates, chosen on the test images, the "
-        "adaptive "
-        "optimizers with one seed and torch's own betas and momentum (weight decay 0.05 where it is decoupled); so "
-        "has the "
-        "RepOptimizer whose initialization is unchanged, of both inits. All that was tried is in `results/table4.csv`.",
+        "was taken because the methods differ in it by more than seeds do, within seconds of training. Whatever is "
+        "not a RepOptimizer has the best of both inits and of several learning rates, chosen on the test images, the "
+        "adaptive optimizers with one seed and torch's own betas and momentum (weight decay 0.05 where it is "
+        "decoupled); so has the RepOptimizer whose initialization is unchanged, of both inits. All that was tried is "
+        "in `results/table4.csv`.",
         "",
     ]
     cells = []

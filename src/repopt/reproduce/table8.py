@@ -62,13 +62,9 @@ def _part(rows: Sequence[Record]) -> list[str]:
     first = rows[0]
     lines = [
         "The paper: B1 on ImageNet, 78.47 to 75.89 by calibration and 78.24 by QAT; RepVGG-B1 78.41 to 54.55. It does "
-        "not say "
-        f"whether weights had a scale a channel or a tensor. Ours: {first['model']} on CIFAR-100, {first['epochs']} "
-        "epochs, "
-        f"{int(first['val_images']):,} test images, {first['images']} images to calibrate, QAT of {_QAT_EPOCHS} "
-        "epochs where "
-        f"the paper has 10, {first['hardware']}, "
-        f"{first['date']}.",
+        f"not say whether weights had a scale a channel or a tensor. Ours: {first['model']} on CIFAR-100, "
+        f"{first['epochs']} epochs, {int(first['val_images']):,} test images, {first['images']} images to calibrate, "
+        f"QAT of {_QAT_EPOCHS} epochs where the paper has 10, {first['hardware']}, {first['date']}.",
         "",
     ]
     cells = []

@@ -52,10 +52,8 @@ def _part(rows: Sequence[Record]) -> list[str]:
     first = rows[0]
     lines = [
         f"Standard deviation of the 3x3 kernel of {first['layer']}, overall, at the centre and around it; means over "
-        "the seeds. The "
-        f"paper: the 8th layer of B1's third stage, ImageNet. Ours: {first['model']} on CIFAR-100, {first['epochs']} "
-        "epochs, "
-        f"{first['hardware']}, {first['date']}.",
+        f"the seeds. The paper: the 8th layer of B1's third stage, ImageNet. Ours: {first['model']} on CIFAR-100, "
+        f"{first['epochs']} epochs, {first['hardware']}, {first['date']}.",
         "",
     ]
     cells = [

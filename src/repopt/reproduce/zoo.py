@@ -50,10 +50,8 @@ def _part(rows: Sequence[Record]) -> list[str]:
     columns = {"model": "<", "recipe": "<", "seed": ">", "search accuracy": ">", "precision": "<"}
     return [
         f"Searched on CIFAR-100, {int(rows[0]['train_images']):,} training and {int(rows[0]['val_images']):,} test "
-        "images. The "
-        "accuracy is the search model's own, at a stride of 32 in all, and does not say how good the scales are; the "
-        "paper "
-        "has 54.53 for B1. [The zoo](zoo.md) holds them.",
+        "images. The accuracy is the search model's own, at a stride of 32 in all, and does not say how good the "
+        "scales are; the paper has 54.53 for B1. [The zoo](zoo.md) holds them.",
         "",
         *markdown({**columns, "hardware": "<", "date": "<"}, cells),
     ]

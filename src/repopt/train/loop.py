@@ -126,8 +126,7 @@ class Run:
         if self.graph and not static:
             raise ValueError(
                 "only a step on one CUDA device, with data held there, another precision than fp16 and an optimizer "
-                "that "
-                "torch calls capturable, can be replayed as a graph: leave --graph out"
+                "that torch calls capturable, can be replayed as a graph: leave --graph out"
             )
         if cuda:
             torch.cuda.reset_peak_memory_stats(device)
