@@ -79,13 +79,14 @@ def reproduce(
     own = Path("docs/results.md")
     path = page or (own if own.exists() and not quick else out / "results.md")
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        drawings = write_drawings(TABLES, out, path.parent)
-    except ImportError as error:
-        drawings = []
-        console.print(f"no figures: {error}")
-    with replacing(path) as unfinished:
-        unfinished.write_text(results_page(TABLES, out, scope, drawings=drawings))
+    with workshop.claim("page", wait=True), replacing(path) as unfinished:
+        try:
+            drawings = write_drawings(TABLES, out, path.parent)
+        except ImportError as error:
+            drawings = []
+            console.print(f"no figures: {error}")
+        # what is missing is missing of the whole table, whichever rows were asked for
+        unfinished.write_text(results_page(TABLES, out, scope if quick else None, drawings=drawings))
     console.print(f"rows: {out / f'{name}.csv'}\npage: {path}")
     return 0
 
