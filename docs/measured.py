@@ -135,10 +135,13 @@ def quantization() -> list[str]:
             f"{float(row['float_accuracy']):.2f} | {_int8_cell(row)} |"
         )
     lines += ["", "QAT:", ""]
-    lines += ["| trained by | form | seed | epochs | lr | float | INT8 |", "|---|---|---:|---:|---:|---:|---:|"]
+    lines += [
+        "| trained by | epochs | form | seed | QAT's epochs | lr | float | INT8 |",
+        "|---|---:|---|---:|---:|---:|---:|---:|",
+    ]
     for row in matching(rows, method="qat"):
         lines.append(
-            f"| {row['trained_by']} | {row['form']} | {row['seed']} | {row['qat_epochs']} | {float(row['qat_lr']):g} | "
+            f"| {row['trained_by']} | {row['epochs']} | {row['form']} | {row['seed']} | {row['qat_epochs']} | {float(row['qat_lr']):g} | "
             f"{float(row['float_accuracy']):.2f} | {_int8_cell(row)} |"
         )
     lines += ["", "In brackets: points lost. A negative loss is a gain. Speed on a CPU, images/s:", ""]
