@@ -126,6 +126,14 @@ def test_a_table_that_is_not_there_is_answered_with_those_that_are(tmp_path):
         reproduce("table7", QUICK, Workshop(folder=tmp_path), tmp_path)
 
 
+def test_rows_that_need_the_authors_scales_are_left_out_without_them(tmp_path):
+    said = []
+    workshop = Workshop(folder=tmp_path / "runs", device="cpu")
+    reproduce("multipliers", Scope(), workshop, tmp_path, only="repopt_vgg_b1*", tell=said.append)
+    assert said[1] == "left out without --authors: 1 rows"
+    assert {line["scales"] for line in read_rows(tmp_path / "multipliers.csv")} == {"ours"}
+
+
 def test_the_authors_scales_are_not_needed_for_a_quick_table(tmp_path):
     names = [row.key["constants"] for row in TABLES["constants"].rows(Scope(quick=True, authors=tmp_path))]
     assert "authors" not in names

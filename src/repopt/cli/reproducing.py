@@ -67,8 +67,10 @@ def reproduce(
     if name is None:
         _list_tables(scope, out)
         return 0
-    workshop = Workshop(folder=runs or (out / "runs" if quick else Path("runs/reproduce")), device=device)
     console = Console(quiet=quiet, highlight=False, markup=False, soft_wrap=True)
+    folder = runs or (out / "runs" if quick else Path("runs/reproduce"))
+    # a log wants a line a row, a terminal the progress of each training too
+    workshop = Workshop(folder=folder, device=device, quiet=quiet or quick or not console.is_terminal)
     try:
         elsewhere = reproduce_table(name, scope, workshop, out, only=only, tell=console.print)
     except StoppedError as error:

@@ -80,4 +80,7 @@ def reproduce(
         f"{table.title}: {work.standing} rows stand in {path}, {len(work.rows)} to go"
         + ("" if scope.quick or not work.rows else f", about {max(1, round(work.minutes))} minutes on one H200")
     )
-    return measure_rows(table, work.rows, path, workshop, tell)
+    rows = [row for row in work.rows if scope.authors is not None or not row.authors]
+    if len(rows) < len(work.rows):
+        tell(f"left out without --authors: {len(work.rows) - len(rows)} rows")
+    return measure_rows(table, rows, path, workshop, tell)

@@ -38,7 +38,8 @@ def _row(scope: Scope, size: str, source: str, seed: int) -> Row:
         return training_job(scope, model, "repopt", seed, scales)
 
     searched = {f"clipped {size}": 3.0} if source == _CLIPPED else {}
-    return training_row({"model": model, "constants": source, "seed": seed}, job, minutes=0.3, searches=searched)
+    key = {"model": model, "constants": source, "seed": seed}
+    return training_row(key, job, minutes=0.3, searches=searched, authors=source == "authors")
 
 
 def _part(rows: Sequence[Record]) -> list[str]:

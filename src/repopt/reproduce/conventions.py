@@ -109,8 +109,8 @@ def _part(rows: Sequence[Record]) -> list[str]:
         "",
         f"The library's defaults: {INITS[Recipe.kernel]} init, identity `{Recipe.identity}`, depth `{Recipe.start}`, "
         "a plain search. Init decides, and not the same way for all methods: He's is better for plain SGD and worse "
-        "for both others, so plain SGD is compared with the init that is best for it. Between the other ways the "
-        "differences are those between runs, and the default stays what the authors' code does.",
+        "for both others, so plain SGD is compared with the init that is best for it. None of the other ways is "
+        "clearly ahead of the default, which stays what the authors' code does.",
     ]
 
 

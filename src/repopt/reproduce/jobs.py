@@ -64,6 +64,11 @@ def own_scales(scope: Scope, workshop: Workshop, model: str) -> Scales:
     return workshop.searched(search_job(scope, model))
 
 
+def search_left(model: str, minutes: float) -> dict[str, float]:
+    """The search that a row with our scales has to wait for, as `Row.searches` names it; none for scales that ship."""
+    return {} if model in shipped() else {model: minutes}
+
+
 def scales_from(source: Source, scope: Scope, workshop: Workshop, model: str) -> Scales:
     """A model's scales from one of the sources."""
     if source == "ones":

@@ -42,7 +42,8 @@ def _row(scope: Scope, size: str, whose: str) -> Row:
             for stage, operators in stages.items()
         ]
 
-    return Row(key={"model": model, "scales": whose, "seed": scope.search_seed}, measure=measure, minutes=0.0)
+    key = {"model": model, "scales": whose, "seed": scope.search_seed}
+    return Row(key=key, measure=measure, minutes=0.0, authors=whose == "authors")
 
 
 def _stage_figures(plan: Plan, scales: Scales, operators: Sequence[str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from repopt.bench.training import TrainCost, measure_training
-from repopt.reproduce.jobs import own_scales, training_job
+from repopt.reproduce.jobs import own_scales, search_left, training_job
 from repopt.reproduce.scope import Scope
 from repopt.reproduce.summaries import difference, markdown, matching, setting, spread
 from repopt.reproduce.tables import Record, Row, Table, training_row
@@ -61,12 +61,12 @@ def _accuracy_row(scope: Scope, size: str, method: Method, seed: int, batches: s
         batch = largest_batches(scope, workshop, model)[method]
         return dataclasses.replace(made, recipe=dataclasses.replace(made.recipe, batch_size=batch))
 
-    return training_row(_key("accuracy", model, method, batches, seed), job, minutes=minutes)
+    searches = search_left(model, 5.0) if method == "repopt" else {}
+    return training_row(_key("accuracy", model, method, batches, seed), job, minutes=minutes, searches=searches)
 
 
 def _speed_row(scope: Scope, size: str, minutes: float) -> Row:
     model = scope.model(size)
-
     return Row(
         key=_key("speed", model, None, None, 0),
         measure=lambda workshop: speeds(scope, workshop, model),
@@ -225,6 +225,5 @@ TABLE = Table(
     rows=_rows,
     part=_part,
     verdict=_verdict,
-    data=("imagenette",),
     figures=("images_per_second", "peak_memory_bytes", *FIGURES),
 )

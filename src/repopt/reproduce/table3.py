@@ -8,7 +8,7 @@ from torch import nn
 
 from repopt.bench.inference import inference_speed
 from repopt.models import create_model, deploy
-from repopt.reproduce.jobs import own_scales, training_job
+from repopt.reproduce.jobs import own_scales, search_left, training_job
 from repopt.reproduce.scope import Scope
 from repopt.reproduce.summaries import markdown, matching, setting
 from repopt.reproduce.tables import Record, Row, Table
@@ -81,7 +81,8 @@ def _accuracy_row(scope: Scope, name: str, model: str, options: dict[str, Any]) 
             {**own, "test_size": larger, "val_accuracy": scores[larger].accuracy},
         ]
 
-    return Row(key={"what": "accuracy", "name": name, "seed": seed}, measure=measure, minutes=1.0)
+    key = {"what": "accuracy", "name": name, "seed": seed}
+    return Row(key=key, measure=measure, minutes=1.0, searches=search_left(model, 5.0))
 
 
 def _part(rows: Sequence[Record]) -> list[str]:
@@ -124,6 +125,5 @@ TABLE = Table(
     keys=("what", "name", "seed"),
     rows=_rows,
     part=_part,
-    data=("imagenette",),
     figures=("test_size", "images_per_second", *FIGURES),
 )

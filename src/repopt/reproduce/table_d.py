@@ -3,12 +3,11 @@
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from repopt.reproduce.jobs import own_scales, training_job
+from repopt.reproduce.jobs import own_scales, search_left, training_job
 from repopt.reproduce.scope import Scope
 from repopt.reproduce.summaries import difference, markdown, matching, setting, spread
 from repopt.reproduce.tables import Record, Row, Table, training_row
 from repopt.reproduce.workshop import Workshop
-from repopt.scales import shipped
 from repopt.train.launch import Job
 from repopt.train.methods import Method
 from repopt.train.recipe import Recipe, ghost
@@ -33,7 +32,7 @@ def _row(scope: Scope, method: Method, seed: int) -> Row:
         made = training_job(scope, _MODEL, method, seed, scales)
         return dataclasses.replace(made, recipe=scope.adapt(recipe, seed))
 
-    searched = {_MODEL: 5.0} if method == "repopt" and _MODEL not in shipped() else {}
+    searched = search_left(_MODEL, 5.0) if method == "repopt" else {}
     return training_row({"method": method, "model": _MODEL, "seed": seed}, job, minutes=1.5, searches=searched)
 
 

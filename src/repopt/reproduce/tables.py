@@ -25,12 +25,14 @@ class Row:
         measure: takes the figures, line by line.
         minutes: that this takes on one H200.
         searches: that it needs and may share with other rows, {name: minutes}.
+        authors: whether it needs the scales that the paper's authors released.
     """
 
     key: Mapping[str, Any]
     measure: Callable[[Workshop], Sequence[Mapping[str, Any]]]
     minutes: float
     searches: Mapping[str, float] = field(default_factory=dict)
+    authors: bool = False
 
     @property
     def name(self) -> str:
@@ -132,13 +134,14 @@ def training_row(
     *,
     minutes: float,
     searches: Mapping[str, float] | None = None,
+    authors: bool = False,
 ) -> Row:
     """A row that is the outcome of one training."""
 
     def measure(workshop: Workshop) -> list[dict[str, Any]]:
         return [figures_of(workshop.run(job(workshop)))]
 
-    return Row(key=key, measure=measure, minutes=minutes, searches=searches or {})
+    return Row(key=key, measure=measure, minutes=minutes, searches=searches or {}, authors=authors)
 
 
 def _measured(table: Table, row: Row, workshop: Workshop) -> Sequence[Mapping[str, Any]]:
