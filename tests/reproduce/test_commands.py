@@ -110,6 +110,30 @@ def test_what_a_user_can_mend_is_a_sentence_and_exit_code_2(words, sentence, tmp
     assert not [*tmp_path.rglob("*.csv"), *tmp_path.rglob("*.md")]
 
 
+@pytest.mark.parametrize(
+    ("flag", "sentence"),
+    [
+        ("--out", "'taken' is a file: give --out a folder"),
+        ("--runs", "'taken' is a file: give --runs a folder"),
+        ("--page", "'.' is a folder: give --page a file"),
+    ],
+)
+def test_a_place_of_the_wrong_kind_is_told_before_anything_is_trained(flag, sentence, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken").touch()
+    with pytest.raises(SystemExit):
+        main(["reproduce", "zoo", *QUICK, flag, "." if flag == "--page" else "taken"])
+    assert capsys.readouterr() == ("", f"repopt: {sentence}\n")
+
+
+def test_a_file_of_something_else_is_told_before_anything_is_trained(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "zoo.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(SystemExit):
+        main(["reproduce", "zoo", *QUICK, "--out", "."])
+    assert capsys.readouterr() == ("", "repopt: 'zoo.csv' has other columns than zoo: give another --out\n")
+
+
 def test_without_its_data_the_program_ends_with_exit_code_2(tmp_path):
     done = heard("reproduce", "table4", cwd=tmp_path)
     assert done.returncode == 2

@@ -67,6 +67,11 @@ def reproduce(
     if name is None:
         _list_tables(scope, out)
         return 0
+    for flag, given in {"--out": out, "--runs": runs}.items():
+        if given is not None and given.is_file():
+            raise ValueError(f"{str(given)!r} is a file: give {flag} a folder")
+    if page is not None and page.is_dir():
+        raise ValueError(f"{str(page)!r} is a folder: give --page a file")
     console = Console(quiet=quiet, highlight=False, markup=False, soft_wrap=True)
     folder = runs or (out / "runs" if quick else Path("runs/reproduce"))
     # a log wants a line a row, a terminal the progress of each training too

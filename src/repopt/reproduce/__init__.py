@@ -22,7 +22,7 @@ from repopt.reproduce import (
 )
 from repopt.reproduce.page import results_page, write_drawings
 from repopt.reproduce.scope import Scope
-from repopt.reproduce.tables import Row, Table, measure_rows, work_left
+from repopt.reproduce.tables import Row, Table, check_columns, measure_rows, work_left
 from repopt.reproduce.workshop import Workshop
 
 __all__ = ["TABLES", "Scope", "Workshop", "reproduce", "results_page", "write_drawings"]
@@ -75,6 +75,7 @@ def reproduce(
         raise ValueError(f"there is no table {name!r}; there is {', '.join(TABLES)}")
     table, path = TABLES[name], results / f"{name}.csv"
     scope.check(table.data)
+    check_columns(table, path)
     work = work_left(table, scope, path, only)
     tell(
         f"{table.title}: {work.standing} rows stand in {path}, {len(work.rows)} to go"

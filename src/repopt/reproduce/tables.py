@@ -108,6 +108,13 @@ def work_left(table: Table, scope: Scope, path: Path, only: str = "*") -> Work:
     return Work(rows=left, standing=len(rows) - len(left))
 
 
+def check_columns(table: Table, path: Path) -> None:
+    """Raises unless rows of the table can be appended to the file: now, rather than after minutes of training."""
+    standing = read_rows(path)
+    if standing and set(standing[0]) != set(_columns(table)):
+        raise ValueError(f"{str(path)!r} has other columns than {table.name}: give another --out")
+
+
 def measure_rows(
     table: Table, rows: Sequence[Row], path: Path, workshop: Workshop, tell: Callable[[str], None]
 ) -> list[Row]:
@@ -156,10 +163,15 @@ def _measured(table: Table, row: Row, workshop: Workshop) -> Sequence[Mapping[st
 
 def _record(table: Table, row: Row, figures: Mapping[str, Any]) -> dict[str, Any]:
     """A line of the CSV file, with all columns of the table; the commit is the training's, or that of now."""
-    columns = dict.fromkeys((*table.keys, *table.figures, "commit"))
+    columns = _columns(table)
     record = {"commit": commit(), **row.key, **figures}
     assert set(record) <= set(columns), f"{table.name} has no columns {set(record) - set(columns)}"
     return {**columns, **record}
+
+
+def _columns(table: Table) -> dict[str, Any]:
+    """The columns of the table's CSV file, empty."""
+    return dict.fromkeys((*table.keys, *table.figures, "commit"))
 
 
 def _stands(row: Row, path: Path) -> bool:
