@@ -1,5 +1,6 @@
 """Is the search any good? Our scales beside the authors', all ones, the search's start and channel means; and A0."""
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import get_args
 
@@ -9,18 +10,20 @@ from repopt.reproduce.summaries import difference, markdown, matching, setting, 
 from repopt.reproduce.tables import Record, Row, Table, training_row
 from repopt.reproduce.workshop import Workshop
 from repopt.train.launch import Job
-from repopt.train.recipe import search_clipped
+from repopt.train.recipe import search, search_clipped
 
 _SIZES = ("b1", "a0")
 _SOURCES: tuple[Source, ...] = get_args(Source)
-_CLIPPED = "searched, clipped"
+# other ways to search than the one that ships
+_SEARCHES = {"searched, clipped": search_clipped(), "searched, He": dataclasses.replace(search(), kernel="paper")}
 _REPVGG = "RepVGG"
+_ALL = (*_SOURCES, *_SEARCHES, _REPVGG)
 
 
 def _rows(scope: Scope) -> Iterator[Row]:
     for seed in scope.seeds:
         for size in _SIZES[:1] if scope.quick else _SIZES:
-            for source in (*_SOURCES, _CLIPPED, _REPVGG):
+            for source in _ALL:
                 if source != "authors" or (size == "b1" and not scope.quick):
                     yield _row(scope, size, source, seed)
 
@@ -31,13 +34,13 @@ def _row(scope: Scope, size: str, source: str, seed: int) -> Row:
     def job(workshop: Workshop) -> Job:
         if source == _REPVGG:
             return training_job(scope, model, "repvgg", seed)
-        if source == _CLIPPED:
-            scales = workshop.searched(search_job(scope, model, scope.search_recipe(search_clipped())))
+        if source in _SEARCHES:
+            scales = workshop.searched(search_job(scope, model, scope.search_recipe(_SEARCHES[source])))
         else:
             scales = scales_from(source, scope, workshop, model)  # type: ignore[arg-type]
         return training_job(scope, model, "repopt", seed, scales)
 
-    searched = {f"clipped {size}": 3.0} if source == _CLIPPED else {}
+    searched = {f"{source} {size}": 3.0} if source in _SEARCHES else {}
     key = {"model": model, "constants": source, "seed": seed}
     return training_row(key, job, minutes=0.3, searches=searched, authors=source == "authors")
 
@@ -47,7 +50,7 @@ def _part(rows: Sequence[Record]) -> list[str]:
     cells = []
     for model in dict.fromkeys(row["model"] for row in rows):
         ours = matching(rows, model=model, constants="searched")
-        for source in (*_SOURCES, _CLIPPED, _REPVGG):
+        for source in _ALL:
             its = matching(rows, model=model, constants=source)
             if its:
                 cells.append((model, source, len(its), spread(its), "" if its == ours else difference(ours, its)))
@@ -57,8 +60,8 @@ def _part(rows: Sequence[Record]) -> list[str]:
         *markdown(columns, cells),
         "",
         "searched: ours, which ship. authors: released by the paper's authors. depth: what the search starts from. "
-        "mean: ours, averaged over the channels. clipped: searched with label smoothing and clipping. RepVGG: real "
-        "branches.",
+        "mean: ours, averaged over the channels. clipped: searched with label smoothing and clipping. He: searched "
+        "from He's kernels, and trained from torch's as all are. RepVGG: real branches.",
     ]
 
 
