@@ -24,13 +24,33 @@ def test_a_blend_lies_between_and_keeps_the_identity():
     assert torch.equal(blended(SEARCHED, other, 0.5)["a"]["identity"], SEARCHED["a"]["identity"])
 
 
-def test_each_way_is_compared_with_repvgg_and_with_the_scales_as_searched():
-    ways = {"RepVGG": (80, 82), "searched": (79, 80), "no frozen taps": (81, 84)}
-    rows = [
-        line(data="imagenette", way=way, model="repopt_vgg_a0", seed=seed, val_accuracy=value)
+def lines_of(data, ways):
+    return [
+        line(data=data, way=way, model="repopt_vgg_a0", seed=seed, val_accuracy=value)
         for way, values in ways.items()
         for seed, value in enumerate(values)
     ]
-    part = TABLES["a0"].part(rows)
+
+
+def test_each_way_is_compared_with_repvgg_and_with_the_scales_as_searched():
+    part = TABLES["a0"].part(
+        lines_of("imagenette", {"RepVGG": (80, 82), "searched": (79, 80), "no frozen taps": (81, 84)})
+    )
     assert "| searched | 2 | 79.50 ± 0.71 | -1.50 ± 0.50 |  |" in part
     assert "| no frozen taps | 2 | 82.50 ± 2.12 | +1.50 ± 0.50 | +3.00 ± 1.00 |" in part
+
+
+def test_a_change_is_adopted_where_it_is_ahead_on_both_data_sets_alone():
+    searched = {"searched": (79, 80)}
+    found = lines_of("imagenette", {**searched, "no frozen taps": (81, 83), "clipped to 1": (77, 77)})
+    once = TABLES["a0"].part([*found, *lines_of("cifar100", {**searched, "no frozen taps": (79, 82)})])[-1]
+    twice = TABLES["a0"].part([*found, *lines_of("cifar100", {**searched, "no frozen taps": (81, 83)})])[-1]
+    assert "On imagenette, ahead: no frozen taps; behind: clipped to 1. On cifar100, ahead: none; behind: none." in once
+    assert "Ahead on both: none. So none is adopted" in once
+    assert twice.endswith("Ahead on both: no frozen taps.")
+
+
+def test_each_method_has_its_best_learning_rate_too():
+    ways = {"RepVGG": (80, 82), "RepVGG, twice the learning rate": (84, 86), "searched": (81, 83)}
+    told = TABLES["a0"].verdict(lines_of("imagenette", {**ways, "half the learning rate": (70, 70)}))
+    assert "+1.00 ± 0.00 points on imagenette; each at its best learning rate, -3.00 ± 0.00 on imagenette." in told
