@@ -3,7 +3,9 @@
 import statistics
 from pathlib import Path
 
-from repopt.reproduce.summaries import difference, matching, mean, spread
+from repopt.reproduce.quantized import METHODS
+from repopt.reproduce.summaries import INITS, difference, matching, mean, spread
+from repopt.reproduce.table8 import costs
 from repopt.reproduce.tables import read_rows
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -107,11 +109,16 @@ def _imagenette_table() -> list[str]:
 
 def quantization() -> list[str]:
     """What INT8 costs: PTQ, ONNX Runtime's own, QAT, and speed."""
-    rows = rows_of("int8.csv")
+    long, rows = rows_of("table8.csv"), rows_of("int8.csv")
     first = rows[0]
     lines = [
-        f"CIFAR-100, {first['model']} and its counterparts, trained by the recipe `small` with one init, a row a seed, on all "
-        f"{int(first['val_images']):,} test images (`results/int8.csv`). PTQ with {first['images']} images:",
+        f"CIFAR-100, {first['model']} and its counterparts, trained by the recipe `small`, {long[0]['epochs']} epochs, on all "
+        f"{int(first['val_images']):,} test images, {first['images']} images to calibrate, QAT of {matching(long, method='qat')[0]['qat_epochs']} "
+        "epochs (`repopt reproduce table8`); means, and in brackets points lost ± deviation over the seeds:",
+        "",
+        *costs(long),
+        "",
+        "In more settings, a row a seed, all with torch's init (`results/int8.csv`). PTQ:",
         "",
         "| trained by | epochs | form | seed | float | INT8, a scale a channel: histogram | minmax | a scale a tensor: histogram | minmax |",
         "|---|---:|---|---:|---:|---:|---:|---:|---:|",
@@ -185,32 +192,36 @@ def kernels() -> list[str]:
 
 
 def _int8_summary() -> list[str]:
-    """PTQ by the default calibrator, means over seeds."""
-    rows = matching(rows_of("int8.csv"), backend="x86", method="ptq", form="deployed", calibrator="histogram")
-    # the training that all methods had: what was added for one of them alone is no comparison
-    methods = {row["trained_by"] for row in rows}
-    epochs = next(
-        e for e in sorted({r["epochs"] for r in rows}) if {r["trained_by"] for r in matching(rows, epochs=e)} == methods
-    )
-    rows = matching(rows, epochs=epochs)
-    seeds = len({row["seed"] for row in rows})
+    """Means over seeds: by the default calibrator, and after a short training."""
+    rows = rows_of("table8.csv")
+    first = rows[0]
     lines = [
-        f"INT8 by calibration alone: B0 on CIFAR-100, {epochs} epochs, means over {seeds} seeds ([all figures](docs/quantization.md)):",
+        f"INT8: {first['model']} on CIFAR-100, {first['epochs']} epochs, means over seeds ([all figures](docs/quantization.md)):",
         "",
-        "| trained by | float | INT8, a scale a channel | INT8, a scale a tensor |",
-        "|---|---:|---:|---:|",
+        "| trained by | seeds | float | calibrated, a scale a channel | calibrated, a scale a tensor | after QAT |",
+        "|---|---:|---:|---:|---:|---:|",
     ]
-    for trained_by in dict.fromkeys(row["trained_by"] for row in rows):
+    for trained_by in METHODS:
         its = matching(rows, trained_by=trained_by)
-        cells = [mean(matching(its, weights=weights), "int8_accuracy") for weights in ("channel", "tensor")]
-        name = {"repopt": "RepOpt", "repvgg": "RepVGG", "qarepvgg": "QARepVGG", "sgd": "plain SGD, torch's init"}[
-            trained_by
+        calibrated = matching(its, method="ptq", calibrator="histogram")
+        kinds = [
+            matching(calibrated, weights="channel"),
+            matching(calibrated, weights="tensor"),
+            matching(its, method="qat"),
         ]
-        lines.append(f"| {name} | {mean(its, 'float_accuracy'):.2f} | {cells[0]:.2f} | {cells[1]:.2f} |")
+        accuracies = " | ".join(f"{mean(kind, 'int8_accuracy'):.2f}" for kind in kinds)
+        name = _METHOD_NAMES[trained_by].partition(",")[0]
+        name += f", {INITS[its[0]['kernel']]} init" if trained_by == "sgd" else ""
+        lines.append(f"| {name} | {len(kinds[0])} | {mean(its, 'float_accuracy'):.2f} | {accuracies} |")
     return lines
 
 
-_METHOD_NAMES = {"repopt": "RepOpt, scales searched on CIFAR-100", "sgd": "plain SGD", "repvgg": "RepVGG"}
+_METHOD_NAMES = {
+    "repopt": "RepOpt, scales searched on CIFAR-100",
+    "sgd": "plain SGD",
+    "repvgg": "RepVGG",
+    "qarepvgg": "QARepVGG",
+}
 _INIT_NAMES = {"authors": "torch's default", "paper": "He"}
 
 
