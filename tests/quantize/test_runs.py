@@ -174,7 +174,7 @@ def test_the_command_says_what_int8_cost_and_writes_it(run, tmp_path):
     words = ["--no-speed", "--layers", "--device", "cpu", "--csv", tmp_path / "int8.csv"]
     code, said = program("quantize", run, "--out", tmp_path / "int8", *words, log=tmp_path / "log")
     assert code == 0, said
-    assert "repvgg_nano, deployed form: PTQ (histogram) for x86, a scale a channel" in said
+    assert "repvgg_nano, deployed form: PTQ (histogram) for x86, per-channel weights" in said
     for line in ("float ", "INT8 ", "stage3.0.rbr_reparam", f"written: {tmp_path}/int8/program.pt2"):
         assert line in said
     assert "Failed to load" not in said

@@ -21,8 +21,22 @@ def test_the_layer_that_was_made_hard_to_quantize_is_found():
         net.stage3[0].conv.weight[0, 0, 0, 0] = 30.0
     costs = layer_costs(net, [images()], [images(seed=3)], Int8(weights="tensor"))
     assert [cost.layer for cost in costs] == [
-        *("stage0.conv", "stage1.0.conv", "stage2.0.conv", "stage3.0.conv", "stage3.1.conv", "stage4.0.conv", "linear")
+        *("stage0.conv", "stage1.0.conv", "stage2.0.conv", "stage3.0.conv", "stage3.1.conv", "stage4.0.conv", "linear"),
+        *("all weights", "all inputs"),
     ]
-    assert min(costs, key=lambda cost: cost.snr_alone).layer == "stage3.0.conv"
+    *layers, weights, inputs = costs
+    assert min(layers, key=lambda cost: cost.snr_alone).layer == "stage3.0.conv"
+    assert weights.snr_alone < before[-2].snr_alone - 3  # it is a weight that was made hard
+    assert (weights.snr, inputs.snr) == (None, None)
     assert [cost.snr for cost in costs[:3]] == pytest.approx([cost.snr for cost in before[:3]])
     assert all(0 <= cost.agreement_alone <= 100 for cost in costs)
+
+
+def test_one_large_activation_is_a_cost_of_the_inputs_and_not_of_the_weights():
+    net, batch = deploy(small_net()), images(seed=3)
+    before = layer_costs(net, [images()], [batch], Int8(calibrator="minmax"))[-2:]
+    outlier = images()
+    outlier[0, 0, 0, 0] = 1e4
+    weights, inputs = layer_costs(net, [outlier], [batch], Int8(calibrator="minmax"))[-2:]
+    assert weights == before[0]
+    assert inputs.snr_alone < before[1].snr_alone - 10

@@ -36,21 +36,30 @@ def test_each_way_is_compared_with_repvgg_and_with_the_scales_as_searched():
     part = TABLES["a0"].part(
         lines_of("imagenette", {"RepVGG": (80, 82), "searched": (79, 80), "no frozen taps": (81, 84)})
     )
-    assert "| searched | 2 | 79.50 ± 0.71 | -1.50 ± 0.50 |  |" in part
-    assert "| no frozen taps | 2 | 82.50 ± 2.12 | +1.50 ± 0.50 | +3.00 ± 1.00 |" in part
+    assert "| searched | 2 | 79.50 ± 0.71 | -1.50 ± 1.12 |  |" in part
+    assert "| no frozen taps | 2 | 82.50 ± 2.12 | +1.50 ± 1.80 | +3.00 ± 1.58 |" in part
 
 
 def test_a_change_is_adopted_where_it_is_ahead_on_both_data_sets_alone():
     searched = {"searched": (79, 80)}
-    found = lines_of("imagenette", {**searched, "no frozen taps": (81, 83), "clipped to 1": (77, 77)})
-    once = TABLES["a0"].part([*found, *lines_of("cifar100", {**searched, "no frozen taps": (79, 82)})])[-1]
-    twice = TABLES["a0"].part([*found, *lines_of("cifar100", {**searched, "no frozen taps": (81, 83)})])[-1]
-    assert "On imagenette, ahead: no frozen taps; behind: clipped to 1. On cifar100, ahead: none; behind: none." in once
-    assert "Ahead on both: none. So none is adopted" in once
-    assert twice.endswith("Ahead on both: no frozen taps.")
+    found = lines_of("imagenette", {**searched, "no frozen taps": (83, 84), "clipped to 1": (72, 73)})
+    once = TABLES["a0"].part([*found, *lines_of("cifar100", {**searched, "no frozen taps": (79, 82)})])
+    twice = TABLES["a0"].part([*found, *lines_of("cifar100", {**searched, "no frozen taps": (83, 84)})])
+    named = "the scales as searched"
+    assert (
+        f"imagenette: By more than two standard errors, ahead of {named}: no frozen taps; behind {named}: clipped to 1."
+    ) in once
+    assert f"cifar100: By more than two standard errors, not told apart from {named}: no frozen taps." in once
+    assert once[-1].startswith("Ahead on both: none. So none is adopted")
+    assert twice[-1] == "Ahead on both: no frozen taps."
 
 
-def test_each_method_has_its_best_learning_rate_too():
+def test_each_method_has_its_best_learning_rate_too_and_b1_is_told_apart_from_a0():
     ways = {"RepVGG": (80, 82), "RepVGG, twice the learning rate": (84, 86), "searched": (81, 83)}
-    told = TABLES["a0"].verdict(lines_of("imagenette", {**ways, "half the learning rate": (70, 70)}))
-    assert "+1.00 ± 0.00 points on imagenette; each at its best learning rate, -3.00 ± 0.00 on imagenette." in told
+    small = lines_of("imagenette", {**ways, "half the learning rate": (70, 70)})
+    larger = [{**row, "model": "repopt_vgg_b1", "val_accuracy": "50"} for row in small]
+    told = TABLES["a0"].verdict([*small, *larger])
+    assert told == (
+        "A0 by RepOpt against RepVGG: +1.00 ± 1.41 points on imagenette; each at the best learning rate tried, "
+        "-3.00 ± 1.41 on imagenette; B1 on imagenette, +0.00 ± 0.00."
+    )

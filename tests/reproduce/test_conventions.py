@@ -12,7 +12,7 @@ def test_the_best_way_of_a_method_stands_first_and_has_no_difference_to_itself()
     ]
     part = TABLES["conventions"].part(rows)
     best, other = (
-        part.index(f"| sgd | {init} |  |  |  | 1 | {cells} |")
+        part.index(f"| plain SGD | {init} | 1 | {cells} |")
         for init, cells in (("He's", "90.00 | "), ("torch's", "80.00 | -10.00"))
     )
     assert best + 1 == other

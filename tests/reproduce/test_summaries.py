@@ -2,7 +2,7 @@
 
 import pytest
 
-from repopt.reproduce.summaries import best, difference, groups, markdown, matching, mean, setting, spread
+from repopt.reproduce.summaries import best, difference, groups, markdown, matching, mean, setting, spread, told_apart
 from reproduce.made_up import line
 
 
@@ -10,12 +10,12 @@ def over_seeds(*accuracies, first=0, **columns):
     return [line(seed=seed, val_accuracy=value, **columns) for seed, value in enumerate(accuracies, start=first)]
 
 
-def test_a_difference_is_paired_by_seed():
-    """1, 2 and 6: their mean is 3, their deviation sqrt(7), and that of the mean sqrt(7 / 3)."""
-    found = difference(over_seeds(91, 72, 86), over_seeds(90, 70, 80))
-    assert (found.mean, found.seeds) == (3, 3)
-    assert found.error == pytest.approx((7 / 3) ** 0.5)
-    assert str(found) == "+3.00 ± 1.53"
+def test_a_difference_is_of_two_means_whose_errors_add_up():
+    """Deviations 2 and 1 over four and three seeds: the error is sqrt(4 / 4 + 1 / 3)."""
+    found = difference(over_seeds(90, 90, 86, 90), over_seeds(80, 81, 82))
+    assert (found.mean, found.seeds) == (8, 3)
+    assert found.error == pytest.approx((4 / 3) ** 0.5)
+    assert str(found) == "+8.00 ± 1.15"
 
 
 def test_the_order_of_the_rows_does_not_matter_to_a_difference():
@@ -24,11 +24,21 @@ def test_the_order_of_the_rows_does_not_matter_to_a_difference():
     )
 
 
-def test_only_seeds_of_both_are_compared():
-    found = difference(over_seeds(50, 60, 70), over_seeds(61, 69, 99, first=1))
-    assert (found.mean, found.seeds, found.error) == (0, 2, 1)
-    assert difference(over_seeds(50, 60), over_seeds(50, first=2)) is None
-    assert difference([], over_seeds(50)) is None
+def test_a_side_is_taken_beyond_two_standard_errors():
+    """Deviations of 1 over two seeds each: the error is 1."""
+    base = over_seeds(50, 50 + 2**0.5)
+    sides = [difference(over_seeds(50 + gap, 50 + 2**0.5 + gap), base).side for gap in (2.1, 1.9, -1.9, -2.1)]
+    assert sides == [1, 0, 0, -1]
+    assert difference(over_seeds(99), base).side == 0  # of one seed nothing is known
+    assert difference([], base) is None
+
+
+def test_ways_are_ahead_behind_or_not_told_apart():
+    ways = {"good": over_seeds(80, 81), "same": over_seeds(71, 70), "bad": over_seeds(60, 61), "once": over_seeds(99)}
+    assert told_apart(ways, over_seeds(70, 71), "ours") == (
+        "By more than two standard errors, ahead of ours: good; not told apart from ours: same; behind ours: bad."
+    )
+    assert told_apart({"once": over_seeds(99)}, over_seeds(70, 71), "ours") is None
 
 
 def test_one_seed_has_no_error():
@@ -39,7 +49,7 @@ def test_one_seed_has_no_error():
 def test_a_cell_without_a_figure_is_no_figure():
     rows = [*over_seeds(70, 80), line(seed=2, val_accuracy="")]
     assert spread(rows) == spread(rows[:2])
-    assert difference(rows, over_seeds(60, 60, 60)).seeds == 2
+    assert difference(rows, over_seeds(60, 60, 60)) == difference(rows[:2], over_seeds(60, 60, 60))
 
 
 def test_a_spread_is_the_mean_and_the_sample_deviation():
@@ -69,6 +79,21 @@ def test_a_table_of_markdown_has_a_heading_an_alignment_and_a_line_a_row():
         "| a | 3 |",
         "| b |  |",
     ]
+
+
+def test_a_column_without_an_entry_is_left_out():
+    assert markdown({"name": "<", "paper": ">", "seeds": ">"}, [("a", None, 3), ("b", "", 2)]) == [
+        "| name | seeds |",
+        "|---|---:|",
+        "| a | 3 |",
+        "| b | 2 |",
+    ]
+
+
+def test_the_best_is_sought_among_the_ways_with_most_seeds():
+    whole, lucky = over_seeds(80, 81, 82), over_seeds(99)
+    assert best([lucky, whole]) == whole
+    assert best([lucky, over_seeds(98)]) == lucky
 
 
 def test_the_setting_names_data_recipe_seeds_and_machine():

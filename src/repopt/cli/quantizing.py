@@ -63,7 +63,8 @@ def quantize(
         epochs: of qat.
         lr: of qat; a hundredth of the run's unless given.
         limit: keep that many images, for a quick try.
-        layers: measure every layer on its own too, and the noise along the depth; for ptq by x86.
+        layers: measure every layer on its own too, all weights, all inputs, and the noise along the depth; for ptq by
+            x86.
         speed: time float and INT8 on this machine's CPU.
         speed_batch: images a batch while timing.
         speed_size: side of the images while timing, the run's unless given.
@@ -110,7 +111,7 @@ def _print_accuracies(record: dict[str, Any]) -> None:
     table.add_row("float", f"{record['float_accuracy']:.2f}", "", f"{record['float_bytes'] / 1e6:.2f}")
     row = (f"{record['int8_accuracy']:.2f}", f"{record['drop']:.2f}", f"{record['int8_bytes'] / 1e6:.2f}")
     table.add_row("INT8", *row)
-    print(f"{record['model']}, {record['form']} form: {how} for {record['backend']}, a scale a {record['weights']},")
+    print(f"{record['model']}, {record['form']} form: {how} for {record['backend']}, per-{record['weights']} weights,")
     print(f"on {record['val_images']:,} images of {record['data']}")
     Console().print(table)
 
@@ -130,8 +131,9 @@ def _print_speeds(record: dict[str, Any]) -> None:
 def _print_layers(costs: list[LayerCost]) -> None:
     table = _table("layer", "alone: same class, %", "alone: SNR, dB", "all: SNR, dB")
     for cost in costs:
-        table.add_row(cost.layer, f"{cost.agreement_alone:.2f}", f"{cost.snr_alone:.1f}", f"{cost.snr:.1f}")
-    print("By layer. alone: the logits with this layer alone in INT8;")
+        noise = "" if cost.snr is None else f"{cost.snr:.1f}"
+        table.add_row(cost.layer, f"{cost.agreement_alone:.2f}", f"{cost.snr_alone:.1f}", noise)
+    print("By layer. alone: the logits with this alone in INT8;")
     print("all: the layer's own output with all layers in INT8.")
     Console().print(table)
 

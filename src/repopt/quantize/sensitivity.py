@@ -3,7 +3,7 @@
     SNR  =  10 log10( |y|^2 / |y - y_int8|^2 )
 
 A layer that costs much alone wants a finer scale, QAT or floating point. The signal-to-noise ratio of all layers
-together shows where along the depth the signal is lost.
+together shows where along the depth the signal is lost; all weights alone and all inputs alone show to which of them.
 """
 
 import copy
@@ -21,26 +21,26 @@ from repopt.quantize.setting import Int8
 
 @dataclass(frozen=True, kw_only=True)
 class LayerCost:
-    """What INT8 does at one layer.
+    """What INT8 does at one layer, or to all weights or all inputs of layers.
 
     Attributes:
-        layer: the module's name.
-        agreement_alone: percent of images whose predicted class stays, with this layer alone quantized.
-        snr_alone: of the logits in dB, with this layer alone quantized.
-        snr: of the layer's output in dB, with all layers quantized.
+        layer: the module's name, or `all weights`, or `all inputs`.
+        agreement_alone: percent of images whose predicted class stays, with this alone quantized.
+        snr_alone: of the logits in dB, with this alone quantized.
+        snr: of the layer's output in dB, with all layers quantized; None where it is no layer.
     """
 
     layer: str
     agreement_alone: float
     snr_alone: float
-    snr: float
+    snr: float | None
 
 
 @torch.no_grad()
 def layer_costs(
     model: nn.Module, calibration: Sequence[Tensor], images: Sequence[Tensor], setting: Int8
 ) -> list[LayerCost]:
-    """The cost of INT8 by layer, in the order of computation.
+    """The cost of INT8 by layer, in the order of computation; of all weights and of all inputs behind them.
 
     Args:
         model: in the form that is to be quantized; it is left as it is.
@@ -57,23 +57,25 @@ def layer_costs(
     switch_(prepared, measure=False, quantize=False)
     float_logits = _logits(prepared, batches)
     float_outputs = _outputs(prepared, batches[0], layers)
+    parts = {layer: fakes for layer, (_, fakes) in layers.items()}
+    inputs, weights = ([fake for node, _ in layers.values() for fake in _fakes(prepared, node, n)] for n in (0, 1))
     alone = {}
-    for layer, (_, fakes) in layers.items():
+    for part, fakes in {**parts, "all weights": weights, "all inputs": inputs}.items():
         for fake in fakes:
             fake.enable_fake_quant(True)
-        alone[layer] = _logits(prepared, batches)
+        alone[part] = _logits(prepared, batches)
         for fake in fakes:
             fake.enable_fake_quant(False)
     switch_(prepared, measure=False, quantize=True)
     outputs = _outputs(prepared, batches[0], layers)
     return [
         LayerCost(
-            layer=layer,
-            agreement_alone=100 * (alone[layer].argmax(1) == float_logits.argmax(1)).double().mean().item(),
-            snr_alone=signal_to_noise(float_logits, alone[layer]),
-            snr=signal_to_noise(float_outputs[layer], outputs[layer]),
+            layer=part,
+            agreement_alone=100 * (logits.argmax(1) == float_logits.argmax(1)).double().mean().item(),
+            snr_alone=signal_to_noise(float_logits, logits),
+            snr=signal_to_noise(float_outputs[part], outputs[part]) if part in layers else None,
         )
-        for layer in layers
+        for part, logits in alone.items()
     ]
 
 
@@ -89,11 +91,17 @@ def _layers(prepared: GraphModule) -> dict[str, tuple[Node, list[Any]]]:
     found = {}
     for node in prepared.graph.nodes:
         if node.target in operators:
-            fakes = [prepared.get_submodule(str(given.target)) for given in node.args[:2] if given.op == "call_module"]
+            fakes = _fakes(prepared, node, 0, 1)
             if fakes:
                 *_, (name, _) = node.meta["nn_module_stack"].values()
                 found[name] = (node, fakes)
     return found
+
+
+def _fakes(prepared: GraphModule, node: Node, *arguments: int) -> list[Any]:
+    """The fake quantizations in front of an operator's arguments, 0 for its input and 1 for its weight."""
+    given = [node.args[number] for number in arguments]
+    return [prepared.get_submodule(str(each.target)) for each in given if each.op == "call_module"]  # type: ignore[union-attr]
 
 
 def _logits(prepared: GraphModule, batches: Sequence[Tensor]) -> Tensor:

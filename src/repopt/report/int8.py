@@ -11,7 +11,7 @@ from repopt.report.wording import ABSENT
 
 _NOTE = (
     "Float and INT8 on the same images. Speeds are of one machine's CPU in one run. SNR alone: of the logits with this "
-    "layer alone in INT8; SNR: of the layer's own output with all layers in INT8."
+    "layer, all weights or all inputs of layers alone in INT8; SNR: of the layer's own output with all layers in INT8."
 )
 
 
@@ -57,7 +57,8 @@ def _row(run: str, record: dict[str, Any]) -> list[str]:
 
 def _how(record: dict[str, Any]) -> str:
     calibrated = f", {record['calibrator']}" if record["calibrator"] else ""
-    return f"{record['method'].upper()}{calibrated}, scale a {record['weights']}, {record['form']}, {record['backend']}"
+    weights = f"per-{record['weights']} weights"
+    return f"{record['method'].upper()}{calibrated}, {weights}, {record['form']}, {record['backend']}"
 
 
 def _layers(costs: list[dict[str, Any]]) -> str:

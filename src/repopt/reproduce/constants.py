@@ -6,7 +6,7 @@ from typing import get_args
 
 from repopt.reproduce.jobs import Source, scales_from, search_job, training_job
 from repopt.reproduce.scope import Scope
-from repopt.reproduce.summaries import difference, markdown, matching, setting, spread
+from repopt.reproduce.summaries import difference, markdown, matching, setting, spread, told_apart
 from repopt.reproduce.tables import Record, Row, Table, training_row
 from repopt.reproduce.workshop import Workshop
 from repopt.train.launch import Job
@@ -47,18 +47,22 @@ def _row(scope: Scope, size: str, source: str, seed: int) -> Row:
 
 def _part(rows: Sequence[Record]) -> list[str]:
     lines = [f"Trained on Imagenette: {setting(rows)}", ""]
-    cells = []
+    cells, told = [], []
     for model in dict.fromkeys(row["model"] for row in rows):
-        ours = matching(rows, model=model, constants="searched")
-        for source in _ALL:
-            its = matching(rows, model=model, constants=source)
+        found = {source: matching(rows, model=model, constants=source) for source in _ALL}
+        ours = found["searched"]
+        for source, its in found.items():
             if its:
                 cells.append((model, source, len(its), spread(its), "" if its == ours else difference(ours, its)))
+        others = {source: its for source, its in found.items() if its != ours}
+        apart = told_apart(others, ours, "ours")
+        told += [f"{model}: {apart}", ""] if apart else []
     columns = {"model": "<", "constants": "<", "seeds": ">", "accuracy": ">", "ours minus this": ">"}
     return [
         *lines,
         *markdown(columns, cells),
         "",
+        *told,
         "searched: ours, which ship. authors: released by the paper's authors. depth: what the search starts from. "
         "mean: ours, averaged over the channels. clipped: searched with label smoothing and clipping. He: searched "
         "from He's kernels, and trained from torch's as all are. RepVGG: real branches.",

@@ -7,7 +7,7 @@ from typing import get_args
 from repopt.csla import Convention, IdentityStart
 from repopt.reproduce.jobs import search_job, training_job
 from repopt.reproduce.scope import Scope
-from repopt.reproduce.summaries import INITS, best, difference, groups, markdown, matching, mean, setting, spread
+from repopt.reproduce.summaries import INITS, NAMES, best, difference, groups, markdown, matching, mean, setting, spread
 from repopt.reproduce.tables import Record, Row, Table, training_row
 from repopt.reproduce.workshop import Workshop
 from repopt.scales import Counting
@@ -96,7 +96,7 @@ def _part(rows: Sequence[Record]) -> list[str]:
         first = best(ways.values())
         for (init, *way), its in sorted(ways.items(), key=lambda way: -mean(way[1])):
             gap = "" if its == first else difference(its, first)
-            cells.append((method, INITS[init], *way, len(its), spread(its), gap))
+            cells.append((NAMES[method], INITS[init], *way, len(its), spread(its), gap))
     columns = {"method": "<", "init": "<", "identity": "<", "depth": "<", "search": "<", "seeds": ">", "accuracy": ">"}
     lines += markdown({**columns, "to the method's best": ">"}, cells)
     return [
@@ -108,9 +108,10 @@ def _part(rows: Sequence[Record]) -> list[str]:
         "gradients clipped to 5; `he` is plain, with He's init in the search alone.",
         "",
         f"The library's defaults: {INITS[Recipe.kernel]} init, identity `{Recipe.identity}`, depth `{Recipe.start}`, "
-        "a plain search. Init decides, and not the same way for all methods: He's is better for plain SGD and worse "
-        "for both others, so plain SGD is compared with the init that is best for it. None of the other ways is "
-        "clearly ahead of the default, which stays what the authors' code does.",
+        "a plain search. Init decides, and not the same way for all methods: at this learning rate He's is better for "
+        "plain SGD and worse for both others, so plain SGD is compared with the init that is best for it. With He's "
+        "init a RepOptimizer's scales are searched from it too; searched so and trained from torch's, they are `he`. "
+        "None of the other ways is clearly ahead of the default, which stays what the authors' code does.",
     ]
 
 
@@ -127,8 +128,9 @@ def _verdict(rows: Sequence[Record]) -> str | None:
         )
     }
     gaps = {method: difference(he, torchs) for method, (torchs, he) in found.items()}
-    told = [f"{method} {gap}" for method, gap in gaps.items() if gap]
-    return f"He's init against torch's default, {rows[0]['model']}: {', '.join(told)} points." if told else None
+    told = [f"{NAMES[method]} {gap}" for method, gap in gaps.items() if gap]
+    lr = f"lr {rows[0]['lr']}"
+    return f"He's init against torch's, {rows[0]['model']}, {lr}: {', '.join(told)} points." if told else None
 
 
 TABLE = Table(

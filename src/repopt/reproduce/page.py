@@ -14,9 +14,9 @@ Each part is made by one command from the rows of `results/NAME.csv`, and every 
 versions, commit and date. The paper trains on ImageNet for days. We train on Imagenette (ten of its classes, at 96
 pixels) and CIFAR-100 for seconds to minutes: compare differences between methods with the paper's, not accuracies.
 
-- ± behind an accuracy is the deviation over seeds. Behind a difference it is the standard error, paired by seed. With
-  three seeds, two standard errors hold 80% and not 95%.
-- A seed fixes the draws and not the run: on a GPU the same seed, trained twice, differs about as much as two seeds do.
+- ± behind an accuracy is the deviation over seeds. Behind a difference it is the standard error of two means, not
+  paired: on a GPU the same seed, trained twice, differs about as much as two seeds do.
+- With three seeds on either side, two standard errors hold 88% and not 95%, and of many comparisons some are wrong.
 - Scales come from one search. How much another search would change is in no ±.
 - Ways are chosen on the test images that they are compared on.
 """

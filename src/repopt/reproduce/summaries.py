@@ -7,23 +7,30 @@ from dataclasses import dataclass
 
 from repopt.reproduce.tables import Record
 
-# how kernels start, as a reader knows it
+# how kernels start, and how a model is trained, as a reader knows it
 INITS = {"authors": "torch's", "paper": "He's"}
+NAMES = {"repopt": "RepOpt", "repvgg": "RepVGG", "qarepvgg": "QARepVGG", "sgd": "plain SGD"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """Of two methods over the seeds that both were trained with.
+    """Of two methods' means over their seeds.
 
     Attributes:
         mean: of the first less the second.
-        error: its standard error, from the differences seed by seed; None for one seed.
-        seeds: how many.
+        error: its standard error, unpaired as a seed does not make two trainings alike; None where one has one seed.
+        seeds: how many, of the method that has fewer.
     """
 
     mean: float
     error: float | None
     seeds: int
+
+    @property
+    def side(self) -> int:
+        """1 or -1 where the first is ahead or behind by more than two standard errors, else 0."""
+        clear = self.error is not None and abs(self.mean) > 2 * self.error
+        return int(math.copysign(1, self.mean)) if clear else 0
 
     def __str__(self) -> str:
         return f"{self.mean:+.2f}" + (f" ± {self.error:.2f}" if self.error is not None else "")
@@ -57,8 +64,10 @@ def diverged(rows: Iterable[Record]) -> int:
 
 
 def best(ways: Iterable[Sequence[Record]]) -> Sequence[Record]:
-    """The rows with the highest mean among several ways; one of which a training diverged is none."""
-    return max((rows for rows in ways if values(rows) and not diverged(rows)), key=mean, default=[])
+    """The rows with the highest mean among the ways with most seeds; one of which a training diverged is none."""
+    whole = [rows for rows in ways if values(rows) and not diverged(rows)]
+    most = max(map(len, whole), default=0)
+    return max((rows for rows in whole if len(rows) == most), key=mean, default=[])
 
 
 def spread(rows: Sequence[Record], column: str = "val_accuracy") -> str:
@@ -70,22 +79,34 @@ def spread(rows: Sequence[Record], column: str = "val_accuracy") -> str:
 
 
 def difference(first: Iterable[Record], second: Iterable[Record], column: str = "val_accuracy") -> Difference | None:
-    """The first less the second, paired by seed; None where they share no seed."""
-    one, other = ({row["seed"]: float(row[column]) for row in rows if row[column]} for rows in (first, second))
-    pairs = [one[seed] - other[seed] for seed in one if seed in other]
-    if not pairs:
+    """The first's mean less the second's; None where one of them has no figure."""
+    one, other = values(first, column), values(second, column)
+    if not one or not other:
         return None
-    error = statistics.stdev(pairs) / math.sqrt(len(pairs)) if len(pairs) > 1 else None
-    return Difference(mean=statistics.mean(pairs), error=error, seeds=len(pairs))
+    known = len(one) > 1 and len(other) > 1
+    error = math.hypot(*(statistics.stdev(found) / math.sqrt(len(found)) for found in (one, other))) if known else None
+    gap = statistics.mean(one) - statistics.mean(other)
+    return Difference(mean=gap, error=error, seeds=min(len(one), len(other)))
+
+
+def told_apart(ways: Mapping[str, Sequence[Record]], other: Sequence[Record], name: str) -> str | None:
+    """Which ways are ahead of another by more than two standard errors, which behind, and which are not told apart."""
+    gaps = {way: difference(rows, other) for way, rows in ways.items()}
+    words = {1: f"ahead of {name}", 0: f"not told apart from {name}", -1: f"behind {name}"}
+    found = {side: [way for way, gap in gaps.items() if gap and gap.error and gap.side == side] for side in words}
+    told = [f"{words[side]}: {', '.join(its)}" for side, its in found.items() if its]
+    return f"By more than two standard errors, {'; '.join(told)}." if told else None
 
 
 def markdown(columns: Mapping[str, str], lines: Iterable[Sequence[object]]) -> list[str]:
-    """A table; each column is a heading and its alignment, `<` or `>`."""
-    rules = ["---:" if side == ">" else "---" for side in columns.values()]
+    """A table; each column is a heading and its alignment, `<` or `>`. One without a single entry is left out."""
+    texts = [["" if cell is None else str(cell) for cell in line] for line in lines]
+    kept = [number for number in range(len(columns)) if any(line[number] for line in texts)]
+    headings, sides = list(columns), list(columns.values())
     return [
-        f"| {' | '.join(columns)} |",
-        f"|{'|'.join(rules)}|",
-        *(f"| {' | '.join('' if cell is None else str(cell) for cell in line)} |" for line in lines),
+        f"| {' | '.join(headings[number] for number in kept)} |",
+        f"|{'|'.join('---:' if sides[number] == '>' else '---' for number in kept)}|",
+        *(f"| {' | '.join(line[number] for number in kept)} |" for line in texts),
     ]
 
 

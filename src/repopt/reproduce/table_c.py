@@ -6,7 +6,7 @@ from typing import Any
 from repopt.analysis.kernels import run_kernels, spread
 from repopt.reproduce.quantized import SIZE, trained_for_int8
 from repopt.reproduce.scope import Scope
-from repopt.reproduce.summaries import groups, markdown, mean
+from repopt.reproduce.summaries import NAMES, groups, markdown, matching, mean
 from repopt.reproduce.tables import Record, Row, Table
 from repopt.reproduce.workshop import Workshop, figures_of
 from repopt.train.methods import Method
@@ -21,6 +21,7 @@ _PAPER = {
     ("repvgg", "after branch addition"): "0.0236, 0.0500, 0.0177",
     ("repopt", "3x3 kernel"): "0.0066, 0.0151, 0.0045",
 }
+_DEPLOYED = {"repvgg": "after branch addition", "repopt": "after fusing BN"}  # the kernel that is quantized
 
 
 def _rows(scope: Scope) -> Iterator[Row]:
@@ -58,7 +59,7 @@ def _part(rows: Sequence[Record]) -> list[str]:
     ]
     cells = [
         (
-            trained_by,
+            NAMES[trained_by],
             stage,
             len(its),
             *(f"{mean(its, position):.4f}" for position in _POSITIONS),
@@ -68,7 +69,20 @@ def _part(rows: Sequence[Record]) -> list[str]:
         for (trained_by, stage), its in sorted(groups(rows, "trained_by", "stage").items(), key=_place)
     ]
     columns = {"trained by": "<", "kernel": "<", "seeds": ">", **dict.fromkeys(_POSITIONS, ">")}
-    return [*lines, *markdown({**columns, "at initialization": ">", "paper": ">"}, cells)]
+    lines += markdown({**columns, "at initialization": ">", "paper": ">"}, cells)
+    return [*lines, "", *_deployed(rows)]
+
+
+def _deployed(rows: Sequence[Record]) -> list[str]:
+    """How much wider the centre is than what surrounds it, in the kernels that are quantized."""
+    ratios = []
+    for trained_by, stage in _DEPLOYED.items():
+        its = matching(rows, trained_by=trained_by, stage=stage)
+        ratios += [f"{NAMES[trained_by]} {mean(its, 'central') / mean(its, 'surrounding'):.1f}"] if its else []
+    return [
+        "The paper compares RepVGG's converted kernel with RepOpt's before BN is fused. In what is deployed, the "
+        f"centre to what surrounds it: {', '.join(ratios)}."
+    ]
 
 
 def _place(group: tuple[tuple[str, ...], list[Record]]) -> int:
