@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import repopt
 from repopt.models import GHOST_WIDTHS, VGG_SPECS, deploy
 from repopt.provenance import provenance
-from repopt.reproduce import TABLES, results_page, write_drawings
+from repopt.reproduce import TABLES, drawings_in, results_page, write_drawings
 from repopt.rules import RULES, UNKNOWN, Rule
 from repopt.scales import shipped
 
@@ -181,8 +181,7 @@ def _with_part(name: str, what: str, lines: list[str], text: str | None = None) 
 
 
 def results() -> str:
-    drawings = sorted(f"figures/{path.name}" for path in (ROOT / "docs" / "figures").glob("*.svg"))
-    return results_page(TABLES, measured.RESULTS, drawings=drawings)
+    return results_page(TABLES, measured.RESULTS, drawings=drawings_in(ROOT / "docs"))
 
 
 def zoo() -> str:

@@ -73,7 +73,10 @@ def append_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
         if not header:
             writer.writeheader()
         writer.writerows(rows)
-        file.write(text.getvalue().encode())  # in one write: a process that is killed leaves all rows, or none
+        data, end = text.getvalue().encode(), file.seek(0, os.SEEK_END)
+        if file.write(data) != len(data):  # in one write: a process that is killed leaves all rows, or none
+            file.truncate(end)
+            raise OSError(f"{str(path)!r} could not take all rows: is the disk full?")
 
 
 def _processor() -> str:

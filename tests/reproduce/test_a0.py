@@ -47,9 +47,10 @@ def test_a_change_is_adopted_where_it_is_ahead_on_both_data_sets_alone():
     twice = TABLES["a0"].part([*found, *lines_of("cifar100", {**searched, "no frozen taps": (83, 84)})])
     named = "the scales as searched"
     assert (
-        f"imagenette: By more than two standard errors, ahead of {named}: no frozen taps; behind {named}: clipped to 1."
+        f"imagenette: More than two standard errors ahead of {named}: no frozen taps. More than two standard errors "
+        f"behind {named}: clipped to 1."
     ) in once
-    assert f"cifar100: By more than two standard errors, not told apart from {named}: no frozen taps." in once
+    assert f"cifar100: Not told apart from {named}: no frozen taps." in once
     assert once[-1].startswith("Ahead on both: none. So none is adopted")
     assert twice[-1] == "Ahead on both: no frozen taps."
 

@@ -126,9 +126,28 @@ def test_a_place_of_the_wrong_kind_is_told_before_anything_is_trained(flag, sent
     assert capsys.readouterr() == ("", f"repopt: {sentence}\n")
 
 
+def test_figures_of_ones_own_leave_the_checkouts_page_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "results.md").write_text("the checkout's")
+    with pytest.raises(SystemExit) as done:
+        main(["reproduce", "multipliers", "--device", "cpu", "--out", "mine", "--only", "*nano*", "--quiet"])
+    assert done.value.code == 0
+    assert (tmp_path / "docs" / "results.md").read_text() == "the checkout's"
+    assert "What the scales imply" in (tmp_path / "mine" / "results.md").read_text()
+
+
+def test_a_folder_of_scales_that_is_not_there_is_told_before_anything_is_trained(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["reproduce", "zoo", *QUICK, "--authors", "nowhere"])
+    said = "repopt: there is no folder 'nowhere': give --authors that of the .pth files\n"
+    assert capsys.readouterr() == ("", said)
+
+
 def test_a_file_of_something_else_is_told_before_anything_is_trained(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "zoo.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "zoo.csv").write_text("recipe,model\n")
     with pytest.raises(SystemExit):
         main(["reproduce", "zoo", *QUICK, "--out", "."])
     assert capsys.readouterr() == ("", "repopt: 'zoo.csv' has other columns than zoo: give another --out\n")

@@ -1,6 +1,6 @@
 """Appendix E: a search's means at shares of its epochs, and how alike two searches rank their operators."""
 
-from repopt.reproduce import TABLES, results_page, write_drawings
+from repopt.reproduce import TABLES, drawings_in, results_page, write_drawings
 from repopt.reproduce.figure_e import _search
 from repopt.results import append_csv
 from reproduce.made_up import line
@@ -46,9 +46,10 @@ def test_a_search_is_read_back_from_its_points():
 def test_both_figures_are_drawn_beside_the_page(tmp_path):
     rows = [*points("cifar100", (1, 2, 3)), *points("imagenette", (3, 2, 1))]
     append_csv(tmp_path / "figureE.csv", rows)
-    drawings = write_drawings(TABLES, tmp_path, tmp_path / "docs")
-    assert drawings == ["figures/figureE-epochs.svg", "figures/figureE-depth.svg"]
+    write_drawings(TABLES, tmp_path, tmp_path / "docs")
+    drawings = drawings_in(tmp_path / "docs")
+    assert drawings == ["figures/figureE-depth.svg", "figures/figureE-epochs.svg"]
     assert all((tmp_path / "docs" / name).read_text().startswith("<svg") for name in drawings)
     page = results_page(TABLES, tmp_path, drawings=drawings)
-    assert "\n![figureE-epochs](figures/figureE-epochs.svg)\n\n![figureE-depth](figures/figureE-depth.svg)\n" in page
+    assert "\n![figureE-depth](figures/figureE-depth.svg)\n\n![figureE-epochs](figures/figureE-epochs.svg)\n" in page
     assert "![" not in results_page(TABLES, tmp_path)

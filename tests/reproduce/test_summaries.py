@@ -36,7 +36,8 @@ def test_a_side_is_taken_beyond_two_standard_errors():
 def test_ways_are_ahead_behind_or_not_told_apart():
     ways = {"good": over_seeds(80, 81), "same": over_seeds(71, 70), "bad": over_seeds(60, 61), "once": over_seeds(99)}
     assert told_apart(ways, over_seeds(70, 71), "ours") == (
-        "By more than two standard errors, ahead of ours: good; not told apart from ours: same; behind ours: bad."
+        "More than two standard errors ahead of ours: good. More than two standard errors behind ours: bad. Not told "
+        "apart from ours: same."
     )
     assert told_apart({"once": over_seeds(99)}, over_seeds(70, 71), "ours") is None
 

@@ -2,6 +2,7 @@
 
 import json
 
+from repopt.bench.training import TrainCost
 from repopt.reproduce import TABLES, Workshop
 from repopt.reproduce.table2 import largest_batches, speeds
 from reproduce.made_up import QUICK, line
@@ -14,9 +15,12 @@ def test_the_largest_batches_are_measured_once_a_workshop(tmp_path):
     workshop = Workshop(folder=tmp_path, device="cpu")
     twice = 2 * QUICK.target_recipe(0).batch_size
     assert largest_batches(QUICK, workshop, "repopt_vgg_nano") == dict.fromkeys(METHODS, twice)
-    (kept,) = tmp_path.glob("*.json")
-    found = json.loads(kept.read_text())
-    assert found == speeds(QUICK, workshop, "repopt_vgg_nano")
+    kept = {path: path.read_text() for path in tmp_path.glob("speed-*.json")}
+    found = speeds(QUICK, workshop, "repopt_vgg_nano")
+    assert {path: path.read_text() for path in tmp_path.glob("speed-*.json")} == kept
+    assert {json.loads(text)["images_per_second"] for text in kept.values()} == {
+        line["images_per_second"] for line in found
+    }
     assert [(line["method"], line["batches"], line["batch_size"]) for line in found] == [
         ("repvgg", "equal", 32),
         ("repvgg", "largest", twice),
@@ -40,7 +44,7 @@ def test_accuracies_are_compared_with_their_error_and_speeds_as_a_ratio():
     ]
     page = "\n".join(TABLES["table2"].part(rows))
     assert (
-        "| repopt_vgg_b1, repopt | 260 | 79.10 ± 0.85 | 3,500 | 10.9 GB | "
+        "| repopt_vgg_b1, repopt | 260 | 79.10 ± 0.85 (batch 256) | 3,500 | 10.9 GB | "
         "78.47 ± 0.03; 78.62 ± 0.03 | 380; 445 (batch 260) | 51.8 M |"
     ) in page
     assert (
@@ -57,6 +61,18 @@ def test_speeds_alone_make_a_page():
         for method, speed in (("repvgg", 100), ("repopt", 150))
     ]
     page = "\n".join(TABLES["table2"].part(rows))
-    assert "on noise at 224 pixels with 1,000 classes, bf16, of both methods in one run" in page
+    assert "on noise at 224 pixels with 1,000 classes, bf16, of both methods one after the other" in page
     assert "1.50 times the images a second" in page
     assert "| 51.8 M |" in page
+
+
+def test_the_largest_batch_is_what_fits_by_the_slope_of_the_memory(tmp_path, monkeypatch):
+    """1 GB, and 20 MB an image: 500 images fit into 11 GB."""
+
+    def measured(model, methods, recipe, **_):
+        cost = {"images_per_second": 1.0, "ratio": 1.0, "compile_seconds": 0.0, "parameters": 1}
+        return [TrainCost(model=model, method=methods[0], peak_bytes=10**9 + 2 * 10**7 * recipe.batch_size, **cost)]
+
+    monkeypatch.setattr("repopt.reproduce.table2.measure_training", measured)
+    workshop = Workshop(folder=tmp_path, device="cpu")
+    assert largest_batches(QUICK, workshop, "repopt_vgg_b1") == dict.fromkeys(METHODS, 500)

@@ -35,8 +35,8 @@ def test_ablations_are_told_apart_from_the_whole_method_or_not():
     ones = [("RepOptimizer, all ones", "authors", "", seed, value) for seed, value in enumerate((91, 92))]
     start = [("RepOptimizer, as the search starts", "authors", "", seed, value) for seed, value in enumerate((60, 61))]
     assert part(*FULL, *ones, *start)[-1] == (
-        "By more than two standard errors, not told apart from the whole method: all ones; behind the whole method: as "
-        "the search starts. The paper's order, best to worst: the whole method, as the search starts, all ones."
+        "More than two standard errors behind the whole method: as the search starts. Not told apart from the whole "
+        "method: all ones. The paper's order, best to worst: the whole method, as the search starts, all ones."
     )
 
 

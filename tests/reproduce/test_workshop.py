@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import time
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import torch
 import repopt
 from repopt.reproduce.workshop import FIGURES, Workshop, _name, figures_of
 from repopt.scales import Scales
+from repopt.train.loop import DivergedError
 from repopt.train.recipe import Recipe
 from reproduce.elsewhere import Elsewhere, hold, hold_and_leave, train
 from reproduce.made_up import small_job
@@ -193,3 +195,42 @@ def test_auto_takes_cuda_where_there_is_one(tmp_path):
     there = "cuda" if torch.cuda.is_available() else "cpu"
     assert Workshop(folder=tmp_path).chosen_device == torch.device(there)
     assert Workshop(folder=tmp_path, device="cpu").chosen_device == torch.device("cpu")
+
+
+def test_a_training_that_diverged_is_not_tried_again_and_a_search_says_that_it_was_one(workshop):
+    diverging = small_job(lr=1e30, epochs=2, images=64)
+    for job, begin in ((diverging, "the "), (dataclasses.replace(diverging, method="search"), "in the search, the ")):
+        with pytest.raises(DivergedError, match=f"^{begin}") as first:
+            workshop.run(job)
+        before = contents(workshop.folder)
+        with pytest.raises(DivergedError) as again:
+            workshop.run(job)
+        assert str(again.value) == str(first.value)
+        assert contents(workshop.folder) == before
+    assert not list(workshop.folder.glob("*/checkpoint.pt"))
+
+
+def test_what_is_timed_has_the_device_alone(workshop):
+    with workshop.alone():
+        other = Elsewhere(train, workshop.folder, small_job(), False)
+        other.wait_for_begin()
+        time.sleep(0.5)  # enough to begin, if it could
+        assert not list(workshop.folder.glob("*/recipe.json"))
+    other.wait()
+    assert list(workshop.folder.glob("*/summary.json"))
+
+
+def test_what_is_timed_waits_for_a_training(workshop):
+    other = Elsewhere(train, workshop.folder, LONG, False)
+    other.wait_for(lambda: any(workshop.folder.glob("*/recipe.json")))
+    with workshop.alone():
+        assert list(workshop.folder.glob("*/summary.json"))
+    other.wait()
+
+
+def test_what_a_killed_process_did_not_clear_away_is_cleared_later(workshop):
+    run = workshop.run(small_job())
+    (run / "checkpoint.pt").touch()
+    (run / "model.safetensors").touch()
+    assert workshop.run(small_job()) == run
+    assert not {path.name for path in run.iterdir()} & {"checkpoint.pt", "model.safetensors"}

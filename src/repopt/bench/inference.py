@@ -30,6 +30,7 @@ def inference_speed(
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     cuda = device.type == "cuda"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32"
+    torch.backends.cudnn.benchmark = True  # as in training, and whatever ran in this process before
     layout = torch.channels_last if cuda else torch.contiguous_format
     model = model.eval().to(device=device, dtype=dtype, memory_format=layout)  # type: ignore[call-overload]
     images = torch.randn(batch_size, 3, size, size, device=device, dtype=dtype).to(memory_format=layout)

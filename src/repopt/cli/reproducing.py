@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from repopt.cli.output import Device, chosen_device
-from repopt.reproduce import TABLES, Scope, Workshop, results_page, write_drawings
+from repopt.reproduce import TABLES, Scope, Workshop, drawings_in, results_page, write_drawings
 from repopt.reproduce import reproduce as reproduce_table
 from repopt.reproduce.tables import work_left
 from repopt.train.folder import replacing
@@ -47,14 +47,16 @@ def reproduce(
         only: a pattern for the names of the rows, such as 'RepOpt*'.
         precision: of training; a row that stands is not measured again for another one.
         out: folder of the CSV files; results unless given, and runs/quick where quick.
-        page: the page about all results; docs/results.md where there is one and the run is not quick, else results.md
-            beside the CSV files.
+        page: the page about all results; docs/results.md where there is one and neither --out nor --quick is given,
+            else results.md beside the CSV files.
         runs: folder of the runs; runs/reproduce unless given.
         device: auto takes CUDA where there is one.
         quick: nano on a few embedded digits, in seconds on a CPU: it shows that the code works, and nothing else.
         quiet: say nothing.
     """
     chosen_device(device)
+    # the page about the rows of this checkout, and about no others
+    own = Path("docs/results.md") if out is None and not quick else None
     out = out or Path("runs/quick" if quick else "results")
     scope = Scope(
         cifar100=cifar100,
@@ -83,17 +85,16 @@ def reproduce(
         raise StoppedError(f"{told}: start the same command again to go on", error.code) from error
     if elsewhere:
         console.print(f"{len(elsewhere)} rows are with other processes")
-    own = Path("docs/results.md")
-    path = page or (own if own.exists() and not quick else out / "results.md")
+    path = page or (own if own is not None and own.exists() else out / "results.md")
     path.parent.mkdir(parents=True, exist_ok=True)
     with workshop.claim("page", wait=True), replacing(path) as unfinished:
         try:
-            drawings = write_drawings(TABLES, out, path.parent)
+            write_drawings(TABLES, out, path.parent)
         except ImportError as error:
-            drawings = []
             console.print(f"no figures: {error}")
         # what is missing is missing of the whole table, whichever rows were asked for
-        unfinished.write_text(results_page(TABLES, out, scope if quick else None, drawings=drawings))
+        full = scope if quick else None
+        unfinished.write_text(results_page(TABLES, out, full, drawings=drawings_in(path.parent)))
     console.print(f"rows: {out / f'{name}.csv'}\npage: {path}")
     return 0
 

@@ -20,12 +20,12 @@ from repopt.reproduce import (
     table_d,
     zoo,
 )
-from repopt.reproduce.page import results_page, write_drawings
+from repopt.reproduce.page import drawings_in, results_page, write_drawings
 from repopt.reproduce.scope import Scope
 from repopt.reproduce.tables import Row, Table, check_columns, measure_rows, work_left
 from repopt.reproduce.workshop import Workshop
 
-__all__ = ["TABLES", "Scope", "Workshop", "reproduce", "results_page", "write_drawings"]
+__all__ = ["TABLES", "Scope", "Workshop", "drawings_in", "reproduce", "results_page", "write_drawings"]
 
 TABLES: Mapping[str, Table] = {
     module.TABLE.name: module.TABLE

@@ -7,7 +7,19 @@ from typing import get_args
 from repopt.csla import Convention, IdentityStart
 from repopt.reproduce.jobs import search_job, training_job
 from repopt.reproduce.scope import Scope
-from repopt.reproduce.summaries import INITS, NAMES, best, difference, groups, markdown, matching, mean, setting, spread
+from repopt.reproduce.summaries import (
+    INITS,
+    NAMES,
+    best,
+    difference,
+    groups,
+    markdown,
+    matching,
+    mean,
+    setting,
+    spread,
+    told_apart,
+)
 from repopt.reproduce.tables import Record, Row, Table, training_row
 from repopt.reproduce.workshop import Workshop
 from repopt.scales import Counting
@@ -108,11 +120,19 @@ def _part(rows: Sequence[Record]) -> list[str]:
         "gradients clipped to 5; `he` is plain, with He's init in the search alone.",
         "",
         f"The library's defaults: {INITS[Recipe.kernel]} init, identity `{Recipe.identity}`, depth `{Recipe.start}`, "
-        "a plain search. Init decides, and not the same way for all methods: at this learning rate He's is better for "
-        "plain SGD and worse for both others, so plain SGD is compared with the init that is best for it. With He's "
-        "init a RepOptimizer's scales are searched from it too; searched so and trained from torch's, they are `he`. "
-        "None of the other ways is clearly ahead of the default, which stays what the authors' code does.",
+        "a plain search; plain SGD is compared with the init that is best for it. With He's init a RepOptimizer's "
+        "scales are searched from it too; searched so and trained from torch's, they are `he`.",
+        *_told(rows),
     ]
+
+
+def _told(rows: Sequence[Record]) -> list[str]:
+    """The ways of a RepOptimizer beside the default one."""
+    ways = groups(matching(rows, method="repopt"), "init", "starts", "counting", "search")
+    default = ways.pop((Recipe.kernel, Recipe.identity, str(Recipe.start), "plain"), [])
+    named = {f"{INITS[init]} {' '.join(way)}": its for (init, *way), its in ways.items()}
+    told = told_apart(named, default, "the default")
+    return ["", f"RepOpt, by init, identity, depth and search. {told}"] if told else []
 
 
 def _verdict(rows: Sequence[Record]) -> str | None:

@@ -1,6 +1,7 @@
 """The trainings that tables are made of: searches, and models trained with scales from several sources."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any, Literal
 
 from repopt.models import create_model
@@ -58,10 +59,18 @@ def cifar_job(scope: Scope, model: str, method: Method, seed: int, scales: Scale
 
 
 def own_scales(scope: Scope, workshop: Workshop, model: str) -> Scales:
-    """Ours: those that ship, or else those that a search finds now."""
-    if model in shipped() and not scope.quick:
+    """Ours: those that ship, or that a search for the zoo has left in the workshop, or else that a search finds now."""
+    if scope.quick:
+        return workshop.searched(search_job(scope, model))
+    if model in shipped():
         return Scales.load(model)
-    return workshop.searched(search_job(scope, model))
+    kept = kept_scales(workshop, model)
+    return Scales.load(kept) if kept.exists() else workshop.searched(search_job(scope, model))
+
+
+def kept_scales(workshop: Workshop, model: str) -> Path:
+    """Where a workshop keeps what it searched for the zoo."""
+    return workshop.folder / "zoo" / f"{model}.safetensors"
 
 
 def search_left(model: str, minutes: float) -> dict[str, float]:

@@ -49,7 +49,7 @@ def results_page(
         tables: by name.
         results: folder of their CSV files.
         scope: that the tables are complete within; the full one unless given.
-        drawings: the files of figures that lie in the page's folder, as `write_drawings` names them.
+        drawings: the files of figures that lie in the page's folder, as `drawings_in` finds them.
     """
     scope = Scope() if scope is None else scope
     found = {name: read_rows(results / f"{name}.csv") for name in tables}
@@ -70,21 +70,23 @@ def results_page(
     return "\n\n".join([_HEAD.rstrip("\n"), *parts]) + "\n"
 
 
-def write_drawings(tables: Mapping[str, Table], results: Path, folder: Path) -> list[str]:
-    """Draws the figures of all tables that have some, and returns their paths from the page's folder.
+def drawings_in(folder: Path) -> list[str]:
+    """The figures that lie beside a page, as paths from its folder."""
+    return sorted(f"figures/{path.name}" for path in (folder / "figures").glob("*.svg"))
+
+
+def write_drawings(tables: Mapping[str, Table], results: Path, folder: Path) -> None:
+    """Draws the figures of all tables that have some.
 
     Raises:
         ImportError: matplotlib is not installed.
     """
-    written = []
     for name, table in tables.items():
         rows = read_rows(results / f"{name}.csv")
         for kind, svg in (table.drawings(rows) if table.drawings and rows else {}).items():
             path = folder / "figures" / f"{name}-{kind}.svg"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(svg)
-            written.append(f"figures/{path.name}")
-    return written
 
 
 def _command(table: Table, scope: Scope, results: Path) -> str:

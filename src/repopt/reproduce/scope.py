@@ -66,10 +66,12 @@ class Scope:
         return f"folder:{_given(self.imagenette, '--imagenette', 'the folder that holds its train and val')}"
 
     def check(self, data: Collection[str]) -> None:
-        """Raises unless the paths of all this data were given."""
+        """Raises unless the paths of all this data were given, and the authors' scales are where that was said."""
         for name, source in {"cifar100": "search_data", "imagenette": "target_data"}.items():
             if name in data:
                 getattr(self, source)
+        if self.authors is not None and not self.authors.is_dir():
+            raise ValueError(f"there is no folder {str(self.authors)!r}: give --authors that of the .pth files")
 
     def adapt(self, recipe: Recipe, seed: int) -> Recipe:
         """A recipe as it is run here: with a seed and the scope's precision, and cut short where the scope is quick."""

@@ -79,9 +79,10 @@ def spread(rows: Sequence[Record], column: str = "val_accuracy") -> str:
 
 
 def difference(first: Iterable[Record], second: Iterable[Record], column: str = "val_accuracy") -> Difference | None:
-    """The first's mean less the second's; None where one of them has no figure."""
+    """The first's mean less the second's; None where one of them has no figure, or lost one by diverging."""
+    first, second = list(first), list(second)
     one, other = values(first, column), values(second, column)
-    if not one or not other:
+    if not one or not other or diverged(first) or diverged(second):
         return None
     known = len(one) > 1 and len(other) > 1
     error = math.hypot(*(statistics.stdev(found) / math.sqrt(len(found)) for found in (one, other))) if known else None
@@ -92,10 +93,14 @@ def difference(first: Iterable[Record], second: Iterable[Record], column: str = 
 def told_apart(ways: Mapping[str, Sequence[Record]], other: Sequence[Record], name: str) -> str | None:
     """Which ways are ahead of another by more than two standard errors, which behind, and which are not told apart."""
     gaps = {way: difference(rows, other) for way, rows in ways.items()}
-    words = {1: f"ahead of {name}", 0: f"not told apart from {name}", -1: f"behind {name}"}
+    words = {
+        1: f"More than two standard errors ahead of {name}",
+        -1: f"More than two standard errors behind {name}",
+        0: f"Not told apart from {name}",
+    }
     found = {side: [way for way, gap in gaps.items() if gap and gap.error and gap.side == side] for side in words}
-    told = [f"{words[side]}: {', '.join(its)}" for side, its in found.items() if its]
-    return f"By more than two standard errors, {'; '.join(told)}." if told else None
+    told = [f"{words[side]}: {', '.join(its)}." for side, its in found.items() if its]
+    return " ".join(told) or None
 
 
 def markdown(columns: Mapping[str, str], lines: Iterable[Sequence[object]]) -> list[str]:

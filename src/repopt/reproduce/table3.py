@@ -10,7 +10,7 @@ from repopt.bench.inference import inference_speed
 from repopt.models import create_model, deploy
 from repopt.reproduce.jobs import own_scales, search_left, training_job
 from repopt.reproduce.scope import Scope
-from repopt.reproduce.summaries import markdown, matching, setting
+from repopt.reproduce.summaries import markdown, matching, setting, spread
 from repopt.reproduce.tables import Record, Row, Table
 from repopt.reproduce.workshop import FIGURES, Workshop, figures_of
 from repopt.results import environment
@@ -35,11 +35,11 @@ _LARGER = 128  # test size of a model that was trained at 96
 
 def _rows(scope: Scope) -> Iterator[Row]:
     tested = _QUICK if scope.quick else _TESTED
-    for name, (model, options, size, batch, _, _) in tested.items():
+    ours = {name: each for name, each in tested.items() if each[0].startswith("repopt")}
+    for name, (model, options, *_) in ours.items():
+        yield _accuracy_row(scope, name, model, options)
+    for name, (model, options, size, batch, _, _) in {**ours, **tested}.items():  # timm's last: it may not be there
         yield _speed_row(scope, name, model, options, size, batch)
-    for name, (model, options, *_) in tested.items():
-        if model.startswith("repopt"):
-            yield _accuracy_row(scope, name, model, options)
 
 
 def _speed_row(scope: Scope, name: str, model: str, options: dict[str, Any], size: int, batch: int) -> Row:
@@ -49,9 +49,9 @@ def _speed_row(scope: Scope, name: str, model: str, options: dict[str, Any], siz
         net = _timm_model(timm_name) if source == "timm" else deploy(create_model(model, **options))
         parameters = sum(param.numel() for param in net.parameters())
         device = workshop.chosen_device
-        speed = inference_speed(
-            net, batch_size=batch, size=size, precision=precision, device=device, steps=2 if scope.quick else 100
-        )
+        steps = 2 if scope.quick else 100
+        with workshop.alone():
+            speed = inference_speed(net, batch_size=batch, size=size, precision=precision, device=device, steps=steps)
         about = {"images_per_second": speed, "parameters": parameters, "batch_size": batch, "size": size}
         return [{**about, "precision": precision, **environment(device)}]
 
@@ -61,8 +61,10 @@ def _speed_row(scope: Scope, name: str, model: str, options: dict[str, Any], siz
 def _timm_model(name: str) -> nn.Module:
     try:
         import timm
-    except ImportError as error:
-        raise ImportError("VGG-16 and the EfficientNets are timm's: install repopt[timm]") from error
+    except (ImportError, RuntimeError) as error:  # its torchvision may be made for another torch
+        raise ImportError(
+            f"VGG-16 and the EfficientNets are timm's, and its import fails ({error}): pip install 'repopt[timm]'"
+        ) from error
     model: nn.Module = timm.create_model(name)
     return model
 
@@ -98,11 +100,11 @@ def _part(rows: Sequence[Record]) -> list[str]:
     if accuracy:
         lines[0] += (
             f"Accuracy on Imagenette, {setting(accuracy)} Only our own models were trained, and for 120, 200 or 300 "
-            "epochs there. L2 with SE has the scales that were searched without."
+            "epochs there; larger test images are enlarged. L2 with SE has the scales that were searched without."
         )
     lines += [""]
     cells = []
-    for name in dict.fromkeys(row["name"] for row in rows):
+    for name in (name for name in _TESTED | _QUICK if matching(rows, name=name)):
         fast, scores = matching(speed, name=name), matching(accuracy, name=name)
         paper = _TESTED.get(name)
         cells.append(
@@ -110,7 +112,9 @@ def _part(rows: Sequence[Record]) -> list[str]:
                 name,
                 *((fast[0]["size"], fast[0]["batch_size"]) if fast else ("", "")),
                 f"{float(fast[0]['images_per_second']):,.0f}" if fast else "",
-                "; ".join(f"{float(row['val_accuracy']):.2f} at {row['test_size']}" for row in scores),
+                "; ".join(
+                    f"{spread([row])} at {row['test_size']}" if row["test_size"] else spread([row]) for row in scores
+                ),
                 f"{paper[4]:,}" if paper else "",
                 paper[5] if paper else "",
             )

@@ -48,8 +48,8 @@ def _row(scope: Scope, target: str, source: str, seed: int) -> Row:
 
 def _part(rows: Sequence[Record]) -> list[str]:
     lines = [
-        f"The paper, RepOpt-VGG-B1: {_PAPER}. Ours, {rows[0]['model']}, one search on each source, of 240 epochs of "
-        "whatever it has: 50,000 images of CIFAR-100, 9,469 of Imagenette, 1,437 of digits.",
+        f"The paper, RepOpt-VGG-B1: {_PAPER}. Ours, {rows[0]['model']}, one search on each source, made for this "
+        "table, of 240 epochs of whatever images it has.",
         "",
     ]
     cells = []

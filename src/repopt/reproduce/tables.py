@@ -2,6 +2,7 @@
 
 import csv
 import fnmatch
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,8 +111,8 @@ def work_left(table: Table, scope: Scope, path: Path, only: str = "*") -> Work:
 
 def check_columns(table: Table, path: Path) -> None:
     """Raises unless rows of the table can be appended to the file: now, rather than after minutes of training."""
-    standing = read_rows(path)
-    if standing and set(standing[0]) != set(_columns(table)):
+    columns = next(csv.reader(path.read_text().splitlines()), []) if path.exists() else []
+    if columns and columns != list(_columns(table)):
         raise ValueError(f"{str(path)!r} has other columns than {table.name}: give another --out")
 
 
@@ -121,7 +122,8 @@ def measure_rows(
     """Measures rows one by one, each written as soon as it is there; returns those that other processes are at."""
     elsewhere = []
     for number, row in enumerate(rows, start=1):
-        with workshop.claim(f"{table.name}-{_slug(row.name)}") as mine:
+        # of this file: the same row of another one is measured there
+        with workshop.claim(f"{table.name}-{_slug(row.name)}-{_digest(path)}") as mine:
             if not mine:
                 elsewhere.append(row)
             if not mine or _stands(row, path):
@@ -177,6 +179,10 @@ def _columns(table: Table) -> dict[str, Any]:
 def _stands(row: Row, path: Path) -> bool:
     wanted = {column: "" if value is None else str(value) for column, value in row.key.items()}
     return any(all(record.get(column) == value for column, value in wanted.items()) for record in read_rows(path))
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
 
 
 def _slug(name: str) -> str:

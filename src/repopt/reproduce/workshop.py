@@ -1,7 +1,8 @@
 """Where rows are made: each training is done once, whichever tables ask for it, and goes on after an interruption.
 
 A run's folder is named after its job: model, data, recipe, seed and scales. Several processes may work at one table: a
-row, or a run that two rows need, is claimed by a lock that the system takes back from a process that dies.
+row, or a run that two rows need, is claimed by a lock that the system takes back from a process that dies. Trainings
+may share the device; what is timed has it alone.
 """
 
 import dataclasses
@@ -13,13 +14,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
 from repopt.scales import Scales
 from repopt.train.finished import read_json
+from repopt.train.folder import replacing
 from repopt.train.launch import Job, train_run
+from repopt.train.loop import DivergedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,12 +55,27 @@ class Workshop:
         out = plain.with_name(f"{plain.name}-weights") if weights else plain
         with self.claim(out.name, wait=True):
             if not (out / "summary.json").exists():
-                _forget_compiled()
-                train_run(job, out, resume=(out / "recipe.json").exists(), device=self.device, quiet=self.quiet)
-                (out / "checkpoint.pt").unlink(missing_ok=True)
-                if not weights:
-                    (out / "model.safetensors").unlink(missing_ok=True)
+                self._train(job, out)
+            (out / "checkpoint.pt").unlink(missing_ok=True)
+            if not weights:
+                (out / "model.safetensors").unlink(missing_ok=True)
         return out
+
+    def _train(self, job: Job, out: Path) -> None:
+        """Trains, or says again that this diverged: that is an outcome, and not to be tried until it passes."""
+        diverged = out / "diverged.json"
+        if diverged.exists():
+            raise DivergedError(json.loads(diverged.read_text()))
+        _forget_compiled()
+        try:
+            with self._beside_others():
+                train_run(job, out, resume=(out / "recipe.json").exists(), device=self.device, quiet=self.quiet)
+        except DivergedError as error:
+            told = f"in the search, {error}" if job.method == "search" else str(error)
+            with replacing(diverged) as unfinished:
+                unfinished.write_text(json.dumps(told))
+            (out / "checkpoint.pt").unlink(missing_ok=True)
+            raise DivergedError(told) from error
 
     def searched(self, job: Job) -> Scales:
         """The scales that a search finds."""
@@ -66,14 +84,32 @@ class Workshop:
     @contextmanager
     def claim(self, name: str, *, wait: bool = False) -> Iterator[bool]:
         """Holds what has a name; False where another process does and `wait` is not asked for."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / f".{name}.lock").open("w") as file:
+        with self._lock_file(name) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
                 yield False
             else:
                 yield True
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Holds the device for what is timed: waits for the trainings of this workshop, and lets none begin."""
+        with self.claim("timing", wait=True), self._lock_file("device") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    @contextmanager
+    def _beside_others(self) -> Iterator[None]:
+        """Holds a share of the device; who waits to have it alone is let through first."""
+        with self._lock_file("device") as file:
+            with self.claim("timing", wait=True):
+                fcntl.flock(file, fcntl.LOCK_SH)
+            yield
+
+    def _lock_file(self, name: str) -> IO[str]:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return (self.folder / f".{name}.lock").open("w")
 
 
 # what a training measured and on what, as columns; not its speed, as several processes may have shared the device

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from repopt.reproduce.jobs import search_job, search_recipe_of
+from repopt.reproduce.jobs import kept_scales, search_job, search_recipe_of
 from repopt.reproduce.scope import Scope
-from repopt.reproduce.summaries import markdown
+from repopt.reproduce.summaries import markdown, spread
 from repopt.reproduce.tables import Record, Row, Table
 from repopt.reproduce.workshop import Workshop, figures_of
 
@@ -24,8 +24,9 @@ def _rows(scope: Scope) -> Iterator[Row]:
 def _row(scope: Scope, model: str, minutes: float) -> Row:
     def measure(workshop: Workshop) -> list[dict[str, Any]]:
         run = workshop.run(search_job(scope, model))
-        (workshop.folder / "zoo").mkdir(exist_ok=True)
-        (workshop.folder / "zoo" / f"{model}.safetensors").write_bytes((run / "scales.safetensors").read_bytes())
+        kept = kept_scales(workshop, model)
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_bytes((run / "scales.safetensors").read_bytes())
         return [figures_of(run)]
 
     key = {"model": model, "recipe": search_recipe_of(model), "seed": scope.search_seed}
@@ -40,7 +41,7 @@ def _part(rows: Sequence[Record]) -> list[str]:
             f"`{row['model']}`",
             row["recipe"],
             row["seed"],
-            f"{float(row['val_accuracy']):.2f}",
+            spread([row]),
             row["precision"],
             row["hardware"],
             row["date"],
@@ -48,10 +49,12 @@ def _part(rows: Sequence[Record]) -> list[str]:
         for row in ranked
     ]
     columns = {"model": "<", "recipe": "<", "seed": ">", "search accuracy": ">", "precision": "<"}
+    finished = next((row for row in rows if row["train_images"]), None)
+    images = finished and f"{int(finished['train_images']):,} training and {int(finished['val_images']):,} test images"
     return [
-        f"Searched on CIFAR-100, {int(rows[0]['train_images']):,} training and {int(rows[0]['val_images']):,} test "
-        "images. The accuracy is the search model's own, at a stride of 32 in all, and does not say how good the "
-        "scales are; the paper has 54.53 for B1. [The zoo](zoo.md) holds them.",
+        f"Searched on CIFAR-100{f', {images}' if images else ''}. The accuracy is the search model's own, at a stride "
+        "of 32 in all, and does not say how good the scales are; the paper has 54.53 for B1. [The zoo](zoo.md) holds "
+        "them.",
         "",
         *markdown({**columns, "hardware": "<", "date": "<"}, cells),
     ]
