@@ -127,7 +127,7 @@ def _spread(ratios: list[float]) -> str:
 
 
 def _is_shown(row: dict[str, str]) -> bool:
-    on_gpu = row["implementation"] == "fused, graph"
+    on_gpu = row["implementation"] in ("fused, graph", "foreach") and "cores" not in row["hardware"]
     on_cpu = row["implementation"] == "fused" and "cores" in row["hardware"]
     return row["memory_format"] == "contiguous" and (on_gpu or on_cpu)
 

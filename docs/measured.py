@@ -33,7 +33,7 @@ def accuracies() -> list[str]:
     for name, its in shown.items():
         lines.append(f"| {name} | {len(its)} | {spread(its)} | {'' if its is ours else difference(ours, its)} |")
     lines += ["", "± is the deviation over seeds, and behind a difference its standard error."]
-    lines += ["", "Where the picture is another one:", ""]
+    lines += ["", "Before you quote this:", ""]
     lines += [f"- {sentence}" for sentence in (_verdict("table2"), _verdict("table4"), _verdict("a0"))]
     return [*lines, "", *_speeds(), "", *_int8_summary()]
 
@@ -62,10 +62,14 @@ def training() -> list[str]:
     """Imagenette by method, searches with where their time went, images a second."""
     lines = [f"Imagenette at 96 pixels, {_imagenette_setting()}:", "", *_imagenette_table(), ""]
     lines += [
-        "Every seed in one process, so peak memory is that of the first run of a method.",
+        "Every seed in one process, so peak memory is that of the first run of a method. Plain SGD was trained again for "
+        "[Table 4](results.md#table-4-optimizers-and-ablations), with the same seeds: what differs is what a repetition changes.",
         "",
     ]
-    lines += ["Hyper-Search on CIFAR-100, `repopt search`:", ""]
+    lines += [
+        "Hyper-Search on CIFAR-100, `repopt search`. The first search of a model ships; others repeat or vary it.",
+        "",
+    ]
     lines += [
         "| model | recipe | precision | seed | hardware | accuracy | data | compile | train | eval | checkpoints | |",
         "|---|---|---|---:|---|---:|---:|---:|---:|---:|---:|---|",

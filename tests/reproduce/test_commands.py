@@ -164,4 +164,4 @@ def test_a_table_that_is_not_there_is_answered_with_those_that_are(capsys):
     with pytest.raises(SystemExit) as done:
         main(["reproduce", "table7"])
     assert done.value.code == 2
-    assert capsys.readouterr().err.startswith("repopt: there is no table 'table7'; there is conventions, zoo")
+    assert capsys.readouterr().err.startswith("repopt: there is no table 'table7'; there is table2, table3")

@@ -135,7 +135,7 @@ def test_a_full_table_says_how_long_it_takes(tmp_path):
 
 
 def test_a_table_that_is_not_there_is_answered_with_those_that_are(tmp_path):
-    with pytest.raises(ValueError, match="there is no table 'table7'; there is conventions, zoo"):
+    with pytest.raises(ValueError, match="there is no table 'table7'; there is table2, table3"):
         reproduce("table7", QUICK, Workshop(folder=tmp_path), tmp_path)
 
 

@@ -48,7 +48,7 @@ def test_accuracies_are_compared_with_their_error_and_speeds_as_a_ratio():
         "78.47 ± 0.03; 78.62 ± 0.03 | 380; 445 (batch 260) | 51.8 M |"
     ) in page
     assert (
-        "- repopt_vgg_b1 at equal batches, RepOpt to RepVGG: accuracy +0.60 ± 0.78 points over 2 seed(s) (the paper, "
+        "- repopt_vgg_b1 at equal batches, RepOpt to RepVGG: accuracy +0.60 ± 0.78 points over 2 seeds (the paper, "
         "on ImageNet: +0.06).\n"
     ) in page
     assert page.endswith("at the largest batches, RepOpt to RepVGG: 1.75 times the images a second.")

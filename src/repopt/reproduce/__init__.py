@@ -29,22 +29,22 @@ __all__ = ["TABLES", "Scope", "Workshop", "drawings_in", "reproduce", "results_p
 
 TABLES: Mapping[str, Table] = {
     module.TABLE.name: module.TABLE
-    for module in (
-        conventions,
-        zoo,
-        constants,
-        multipliers,
-        a0,
+    for module in (  # in the order of the page: the method, its constants, INT8, other models, what was decided first
         table2,
         table3,
         table4,
+        constants,
+        multipliers,
+        a0,
         table5,
         table6,
-        table8,
         table_b,
+        figure_e,
+        table8,
         table_c,
         table_d,
-        figure_e,
+        conventions,
+        zoo,
     )
 }
 

@@ -33,7 +33,7 @@ class Difference:
         return int(math.copysign(1, self.mean)) if clear else 0
 
     def __str__(self) -> str:
-        return f"{self.mean:+.2f}" + (f" ± {self.error:.2f}" if self.error is not None else "")
+        return f"{self.mean:+z.2f}" + (f" ± {self.error:.2f}" if self.error is not None else "")
 
 
 def matching(rows: Iterable[Record], **wanted: str) -> list[Record]:
@@ -73,7 +73,7 @@ def best(ways: Iterable[Sequence[Record]]) -> Sequence[Record]:
 def spread(rows: Sequence[Record], column: str = "val_accuracy") -> str:
     """Mean ± sample deviation over the seeds, with how many diverged; nothing of no rows."""
     found, lost = values(rows, column), diverged(rows)
-    told = f"{statistics.mean(found):.2f}" if found else ""
+    told = f"{statistics.mean(found):z.2f}" if found else ""
     told += f" ± {statistics.stdev(found):.2f}" if len(found) > 1 else ""
     return f"{told} ({lost} of {len(rows)} diverged)".strip() if lost else told
 

@@ -211,7 +211,7 @@ def _comparisons(accuracy: Sequence[Record], speed: Sequence[Record]) -> Iterato
             gap = difference(ours, theirs)
             fast, slow = (matching(speed, model=model, method=m, batches=batches) for m in ("repopt", "repvgg"))
             papers = _papers_gap(model) if batches == "equal" else ""
-            found = [f"accuracy {gap} points over {gap.seeds} seed(s){papers}"] if gap else []
+            found = [f"accuracy {gap} points over {gap.seeds} seed{'s' * (gap.seeds > 1)}{papers}"] if gap else []
             if fast and slow:
                 ratio = float(fast[0]["images_per_second"]) / float(slow[0]["images_per_second"])
                 found.append(f"{ratio:.2f} times the images a second")

@@ -115,7 +115,7 @@ def _verdict(rows: Sequence[Record]) -> str | None:
     told = []
     for name in METHODS:
         its = matching(rows, trained_by=name, method="ptq", weights="channel", calibrator="histogram")
-        told += [f"{NAMES[name]} {mean(its, 'drop'):.2f}"] if its else []
+        told += [f"{NAMES[name]} {mean(its, 'drop'):z.2f}"] if its else []
     return f"Points that INT8 costs by calibration, {rows[0]['model']}: {', '.join(told)}." if told else None
 
 
