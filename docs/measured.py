@@ -122,17 +122,19 @@ def _imagenette_table() -> list[str]:
 def quantization() -> list[str]:
     """What INT8 costs: PTQ, ONNX Runtime's own, QAT, and speed."""
     long, rows = rows_of("table8.csv"), rows_of("int8.csv")
-    first = rows[0]
+    first, trained_on = long[0], matching(long, method="qat")[0]
     lines = [
-        f"CIFAR-100, {first['model']} and its counterparts, trained by the recipe `small`, {long[0]['epochs']} epochs, on all "
-        f"{int(first['val_images']):,} test images, {first['images']} images to calibrate, QAT of {matching(long, method='qat')[0]['qat_epochs']} "
-        "epochs (`repopt reproduce table8`); means, and in brackets points lost ± deviation over the seeds:",
+        f"CIFAR-100, {first['model']} and its counterparts, trained by the recipe `small`, {first['epochs']} epochs, on all "
+        f"{int(first['val_images']):,} test images, {first['images']} images to calibrate, QAT of {trained_on['qat_epochs']} epochs "
+        "(`repopt reproduce table8`); means, and in brackets points lost ± deviation over the seeds. RepOpt's scales were "
+        "searched on CIFAR-100 too:",
         "",
         *costs(long),
         "",
-        "In more settings, a row a seed, all with torch's init (`results/int8.csv`). PTQ:",
+        "In more settings, a row a seed, all with torch's init (`results/int8.csv`; the rows of 120 epochs are other trainings "
+        f"than those above, with the same seeds). PTQ with {rows[0]['images']} images:",
         "",
-        "| trained by | epochs | form | seed | float | INT8, a scale a channel: histogram | minmax | a scale a tensor: histogram | minmax |",
+        "| trained by | epochs | form | seed | float | per-channel weights: histogram | minmax | per-tensor weights: histogram | minmax |",
         "|---|---:|---|---:|---:|---:|---:|---:|---:|",
     ]
     wanted = [(weights, calibrator) for weights in ("channel", "tensor") for calibrator in ("histogram", "minmax")]
@@ -140,13 +142,15 @@ def quantization() -> list[str]:
         (r["trained_by"], r["epochs"], r["form"], r["seed"]) for r in rows
     ):
         its = matching(rows, trained_by=trained_by, epochs=epochs, form=form, seed=seed, backend="x86", method="ptq")
+        its = matching(its, images=rows[0]["images"])
         cells = [_pick(its, weights=weights, calibrator=calibrator) for weights, calibrator in wanted]
         if any(cells):
             before = next(float(cell["float_accuracy"]) for cell in cells if cell)
             lines.append(
                 f"| {trained_by} | {epochs} | {form} | {seed} | {before:.2f} | {' | '.join(map(_int8_cell, cells))} |"
             )
-    lines += ["", "The same by ONNX Runtime's own quantization:", ""]
+    lines += ["", *_calibration_sizes(rows), "", *_halves()]
+    lines += ["", f"PTQ by ONNX Runtime's own quantization, {rows[0]['epochs']} epochs:", ""]
     lines += ["| trained by | seed | weights | calibrator | float | INT8 |", "|---|---:|---|---|---:|---:|"]
     for row in matching(rows, backend="onnxruntime"):
         lines.append(
@@ -177,6 +181,49 @@ def quantization() -> list[str]:
     return lines
 
 
+def _calibration_sizes(rows: list[dict[str, str]]) -> list[str]:
+    """PTQ by the number of images that calibrate, of the runs that were calibrated with several."""
+    its = matching(rows, method="ptq", backend="x86", weights="channel", calibrator="histogram", form="deployed")
+    its = [row for row in its if "cores" in row["hardware"]]
+    sizes = sorted({int(row["images"]) for row in its})
+    runs = {run: {int(row["images"]): row for row in found} for run, found in groups(its, "trained_by", "seed").items()}
+    cells = [
+        (
+            NAMES[trained_by],
+            seed,
+            f"{float(found[sizes[0]]['float_accuracy']):.2f}",
+            *(_int8_cell(found[n]) for n in sizes),
+        )
+        for (trained_by, seed), found in runs.items()
+        if set(found) == set(sizes)
+    ]
+    columns = {"trained by": "<", "seed": ">", "float": ">", **{f"{size:,} images": ">" for size in sizes}}
+    epochs = its[0]["epochs"]
+    return [
+        f"By the number of images that calibrate, {epochs} epochs, per-channel weights, histogram:",
+        "",
+        *markdown(columns, cells),
+    ]
+
+
+def _halves() -> list[str]:
+    """What INT8 costs with the weights alone in it, and with the inputs of layers alone."""
+    rows = rows_of("int8_layers.csv")
+    cells = []
+    for (trained_by, weights, images), its in groups(rows, "trained_by", "weights", "images").items():
+        alone = [
+            f"{float(matching(its, layer=part)[0]['agreement_alone']):.1f}" for part in ("all weights", "all inputs")
+        ]
+        cells.append((NAMES[trained_by], weights, f"{int(images):,}", *alone, f"{float(its[0]['int8_accuracy']):.2f}"))
+    columns = {"trained by": "<", "weights": "<", "images": ">", "all weights alone": ">", "all inputs alone": ">"}
+    return [
+        "Of the same runs, how many of 500 test images keep their class with one half alone in INT8, in percent "
+        "(`repopt quantize --layers`, `results/int8_layers.csv`), and the accuracy with both:",
+        "",
+        *markdown({**columns, "accuracy, both": ">"}, cells),
+    ]
+
+
 def _pick(rows: list[dict[str, str]], **wanted: str) -> dict[str, str] | None:
     return next(iter(matching(rows, **wanted)), None)
 
@@ -189,8 +236,8 @@ def kernels() -> list[str]:
     """The kernels of the runs that were quantized."""
     rows = rows_of("kernels.csv")
     lines = [
-        f"The runs of [INT8](quantization.md), layer {rows[0]['layer']}, trained and in brackets at initialization "
-        "(`results/kernels.csv`):",
+        f"Runs of [INT8](quantization.md), of 60 epochs with torch's init, layer {rows[0]['layer']}, trained and in brackets at "
+        "initialization (`results/kernels.csv`):",
         "",
         "| run | kernel | overall | central | surrounding |",
         "|---|---|---:|---:|---:|",
@@ -210,8 +257,8 @@ def _int8_summary() -> list[str]:
     common = set.intersection(*({row["seed"] for row in matching(rows, trained_by=name)} for name in METHODS))
     rows = [row for row in rows if row["seed"] in common]
     lines = [
-        f"INT8: {first['model']} on CIFAR-100, {first['epochs']} epochs, {len(common)} seeds "
-        "([all figures](docs/quantization.md)):",
+        f"INT8: {first['model']} on CIFAR-100, {first['epochs']} epochs, {len(common)} seeds, {first['images']} images to "
+        "calibrate, on which RepVGG's loss depends ([all figures](docs/quantization.md)):",
         "",
     ]
     cells = []

@@ -69,7 +69,8 @@ def _part(rows: Sequence[Record]) -> list[str]:
         "",
         *costs(rows),
         "",
-        "In brackets: points lost, mean ± deviation over the seeds. A negative loss is a gain.",
+        "In brackets: points lost, mean ± deviation over the seeds. A negative loss is a gain. What RepVGG loses by "
+        "calibration depends on the images that calibrate: [INT8](quantization.md#what-to-expect).",
     ]
     told = _comparison(rows)
     return [*lines, "", told] if told else lines
