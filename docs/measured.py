@@ -142,7 +142,7 @@ def quantization() -> list[str]:
         (r["trained_by"], r["epochs"], r["form"], r["seed"]) for r in rows
     ):
         its = matching(rows, trained_by=trained_by, epochs=epochs, form=form, seed=seed, backend="x86", method="ptq")
-        its = matching(its, images=rows[0]["images"])
+        its = matching(its, images=rows[0]["images"], trim=rows[0]["trim"])
         cells = [_pick(its, weights=weights, calibrator=calibrator) for weights, calibrator in wanted]
         if any(cells):
             before = next(float(cell["float_accuracy"]) for cell in cells if cell)
@@ -182,27 +182,21 @@ def quantization() -> list[str]:
 
 
 def _calibration_sizes(rows: list[dict[str, str]]) -> list[str]:
-    """PTQ by the number of images that calibrate, of the runs that were calibrated with several."""
+    """PTQ by the images that calibrate, of the runs that were calibrated with several numbers of them."""
     its = matching(rows, method="ptq", backend="x86", weights="channel", calibrator="histogram", form="deployed")
     its = [row for row in its if "cores" in row["hardware"]]
-    sizes = sorted({int(row["images"]) for row in its})
-    runs = {run: {int(row["images"]): row for row in found} for run, found in groups(its, "trained_by", "seed").items()}
-    cells = [
-        (
-            NAMES[trained_by],
-            seed,
-            f"{float(found[sizes[0]]['float_accuracy']):.2f}",
-            *(_int8_cell(found[n]) for n in sizes),
-        )
-        for (trained_by, seed), found in runs.items()
-        if set(found) == set(sizes)
-    ]
-    columns = {"trained by": "<", "seed": ">", "float": ">", **{f"{size:,} images": ">" for size in sizes}}
-    epochs = its[0]["epochs"]
+    ways = sorted({(float(row["trim"]), int(row["images"])) for row in its})
+    cells = []
+    for (trained_by, seed), found in groups(its, "trained_by", "seed").items():
+        by_way = {(float(row["trim"]), int(row["images"])): row for row in found}
+        if set(by_way) == set(ways):
+            before = float(found[0]["float_accuracy"])
+            cells.append((NAMES[trained_by], seed, f"{before:.2f}", *(_int8_cell(by_way[way]) for way in ways)))
+    names = {f"{images:,}" + (f", trimmed by {trim:.0%}" if trim else ""): ">" for trim, images in ways}
     return [
-        f"By the number of images that calibrate, {epochs} epochs, per-channel weights, histogram:",
+        f"By the images that calibrate, {its[0]['epochs']} epochs, per-channel weights, histogram (`--images`, `--trim`):",
         "",
-        *markdown(columns, cells),
+        *markdown({"trained by": "<", "seed": ">", "float": ">", **names}, cells),
     ]
 
 

@@ -123,14 +123,20 @@ def test_calibration_sees_training_images_of_every_class_and_always_the_same(run
     assert len(torch.cat(calibration_batches(trained, data, 10**6))) == len(data.train)
 
 
+@pytest.mark.slow
 def test_layers_are_measured_as_the_model_is_quantized(run, tmp_path):
     costs = [
         quantize_run(run, setting=Int8(weights=weights), layers=True, out=tmp_path / weights).layers
         for weights in ("channel", "tensor")
     ]
     assert sum(cost.snr_alone for cost in costs[0]) > sum(cost.snr_alone for cost in costs[1])
+
+
+def test_what_is_for_calibration_alone_is_refused_by_qat(run, tmp_path):
     with pytest.raises(ValueError, match="layers are measured for PTQ by x86"):
         quantize_run(run, method="qat", layers=True, out=tmp_path / "qat")
+    with pytest.raises(ValueError, match="leave --trim out"):
+        quantize_run(run, method="qat", setting=Int8(trim=0.1), out=tmp_path / "qat")
 
 
 def test_a_speed_that_cannot_be_measured_takes_nothing_from_the_model(run, tmp_path, monkeypatch):
@@ -171,7 +177,7 @@ def test_qat_is_the_runs_own_recipe_short_and_slow(run):
 
 
 def test_the_command_says_what_int8_cost_and_writes_it(run, tmp_path):
-    words = ["--no-speed", "--layers", "--device", "cpu", "--csv", tmp_path / "int8.csv"]
+    words = ["--no-speed", "--layers", "--trim", "0.1", "--device", "cpu", "--csv", tmp_path / "int8.csv"]
     code, said = program("quantize", run, "--out", tmp_path / "int8", *words, log=tmp_path / "log")
     assert code == 0, said
     assert "repvgg_nano, deployed form: PTQ (histogram) for x86, per-channel weights" in said
@@ -180,6 +186,7 @@ def test_the_command_says_what_int8_cost_and_writes_it(run, tmp_path):
     assert "Failed to load" not in said
     record = json.loads((tmp_path / "int8" / "quantized.json").read_text())
     assert [cost["layer"] for cost in record["layers"]][5:] == ["linear", "all weights", "all inputs"]
+    assert record["trim"] == 0.1
     assert (tmp_path / "int8.csv").read_text().count("\n") == 2
 
 

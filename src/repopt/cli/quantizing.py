@@ -28,6 +28,7 @@ def quantize(
     weights: Weights = "channel",
     calibrator: Calibrator = "default",
     images: int = 1000,
+    trim: float = 0.0,
     form: Form = "auto",
     data: str | None = None,
     out: Path | None = None,
@@ -56,6 +57,7 @@ def quantize(
         calibrator: how ptq chooses the range of an activation: x86 has histogram (its default) and minmax, onnxruntime
             minmax (its default), entropy and percentile.
         images: how many of the training set are measured.
+        trim: share of these images that ptq leaves out again, those that drive an activation furthest beyond others.
         form: of the model that is quantized. auto: as it is deployed, and for qat as it was trained where one operator
             a layer was trained. plain: a RepVGG converted to one operator a layer, with norms put back.
         data: the run's own unless given.
@@ -77,7 +79,7 @@ def quantize(
     done = quantize_run(
         run,
         method=method,
-        setting=Int8(backend=backend, weights=weights, calibrator=calibrator, images=images),
+        setting=Int8(backend=backend, weights=weights, calibrator=calibrator, images=images, trim=trim),
         form=form,
         data=data,
         out=out,

@@ -1,6 +1,6 @@
 """INT8, by torchao and ONNX Runtime: after training or with a short one, what it costs, and which layer it costs at."""
 
-from repopt.quantize.calibration import calibration_batches
+from repopt.quantize.calibration import calibration_batches, trimmed
 from repopt.quantize.launch import Quantized, quantize_run
 from repopt.quantize.pt2e import post_training
 from repopt.quantize.sensitivity import LayerCost, layer_costs
@@ -16,4 +16,5 @@ __all__ = [
     "layer_costs",
     "post_training",
     "quantize_run",
+    "trimmed",
 ]

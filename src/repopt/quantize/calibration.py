@@ -1,7 +1,13 @@
-"""The images that activations are measured on: some of the training set, always the same ones."""
+"""The images that activations are measured on: some of the training set, always the same ones.
+
+An activation's range serves all images. One odd image that drives it far beyond the others leaves these a few of 256
+steps, so that such images can be trimmed away.
+"""
+
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from repopt.data import DataSet, EvalBatches
 from repopt.data.images import balanced
@@ -22,3 +28,31 @@ def calibration_batches(trained: Trained, data: DataSet, images: int, batch_size
     shuffled = part.take(torch.randperm(len(part), generator=torch.Generator().manual_seed(0)))  # classes mixed
     batches = EvalBatches(shuffled, batch_size=batch_size, device=torch.device("cpu"), **image_format(trained))
     return [x.clone() for x, _ in batches]
+
+
+@torch.no_grad()
+def trimmed(model: nn.Module, batches: Sequence[Tensor], share: float) -> list[Tensor]:
+    """The images without a share of them: those whose activations go furthest beyond the median image's, at any layer.
+
+    Args:
+        model: in the form that is to be quantized.
+        batches: of images as the model takes them.
+        share: that is left out, rounded down to whole images.
+    """
+    found: dict[str, list[Tensor]] = {}
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d | nn.Linear)}
+    hooks = [
+        layer.register_forward_pre_hook(
+            lambda _, inputs, name=name: found.setdefault(name, []).append(inputs[0].flatten(1).abs().amax(1))
+        )
+        for name, layer in layers.items()
+    ]
+    for batch in batches:
+        model(batch)
+    for hook in hooks:
+        hook.remove()
+    peaks = torch.stack([torch.cat(each) for each in found.values()])  # layers x images
+    beyond = (peaks / peaks.median(dim=1, keepdim=True).values.clamp(min=torch.finfo(peaks.dtype).tiny)).amax(0)
+    kept = beyond.argsort()[: len(beyond) - int(share * len(beyond))].sort().values
+    size = len(batches[0])
+    return [torch.cat(list(batches))[kept[start : start + size]] for start in range(0, len(kept), size)]

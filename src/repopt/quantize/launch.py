@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from repopt.data import DataSet, EvalBatches
 from repopt.models import RepGhostNet, RepOptGhostNet, RepVGG, deploy, plain_from_repvgg
 from repopt.onnx_files import need, write_onnx
-from repopt.quantize.calibration import calibration_batches
+from repopt.quantize.calibration import calibration_batches, trimmed
 from repopt.quantize.ort import OnnxModel, post_training_onnx
 from repopt.quantize.pt2e import calibrated, load_program, quiet_torchao, save_program
 from repopt.quantize.qat import EPOCHS, qat_recipe, quantization_aware
@@ -93,6 +93,8 @@ def quantize_run(
         raise ValueError(f"there is {str(out)!r} already: give another --out")
     if layers and (method, setting.backend) != ("ptq", "x86"):
         raise ValueError("layers are measured for PTQ by x86 alone: leave --layers out")
+    if setting.trim and method == "qat":
+        raise ValueError("QAT measures activations while it trains, on all images: leave --trim out")
     if timing and timing.size and setting.backend == "onnxruntime":
         raise ValueError("an ONNX file takes images of the run's own size: leave --speed-size out")
     _check_installed(setting)
@@ -102,6 +104,8 @@ def quantize_run(
     found = replace(found, mean=tuple(trained.config["mean"]), std=tuple(trained.config["std"]))
     chosen = _form(trained.model, method) if form == "auto" else form
     model = shaped(trained.model, chosen, batches)
+    if setting.trim:
+        batches = trimmed(model, batches, setting.trim)
     training = qat_recipe(recipe, epochs=epochs, lr=lr) if method == "qat" else None
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # both models in float32
     tell = Console(stderr=True, quiet=quiet, style="dim", highlight=False).print

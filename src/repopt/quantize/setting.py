@@ -24,6 +24,7 @@ class Int8:
         weights: one scale for each output `channel`, or one for the whole `tensor`.
         calibrator: how the range of an activation is chosen; the backend's own default unless given.
         images: how many are measured.
+        trim: share of them that is left out again: those that drive an activation furthest beyond the median image's.
 
     Example:
         >>> Int8(weights="tensor").chosen
@@ -34,6 +35,7 @@ class Int8:
     weights: Weights = "channel"
     calibrator: Calibrator = "default"
     images: int = 1000
+    trim: float = 0.0
 
     def __post_init__(self) -> None:
         known = CALIBRATORS.get(self.backend)
@@ -47,6 +49,8 @@ class Int8:
             )
         if self.images < 1:
             raise ValueError(f"calibration needs at least one image, not {self.images}")
+        if not 0 <= self.trim < 1:
+            raise ValueError(f"the share of images that is trimmed must lie in [0, 1), not {self.trim}")
 
     @property
     def chosen(self) -> Calibrator:

@@ -1,0 +1,56 @@
+"""Which images calibrate: odd ones can be trimmed away."""
+
+import pytest
+import torch
+
+from quantize.nets import images, small_net
+from repopt.models import deploy
+from repopt.quantize import Int8, layer_costs, trimmed
+
+
+def with_an_odd_one(at, count=20):
+    batch = images(count)
+    batch[at] *= 50
+    return batch
+
+
+def test_the_odd_image_is_left_out_and_the_others_stay_in_their_order():
+    net, batch = deploy(small_net()), with_an_odd_one(at=7)
+    kept = torch.cat(trimmed(net, batch.split(8), 0.05))
+    assert torch.equal(kept, torch.cat([batch[:7], batch[8:]]))
+
+
+def test_batches_keep_their_size_and_no_share_leaves_all():
+    net, batch = deploy(small_net()), images(20)
+    assert [len(part) for part in trimmed(net, batch.split(8), 0.5)] == [8, 2]
+    assert torch.equal(torch.cat(trimmed(net, batch.split(8), 0.0)), batch)
+    assert torch.equal(torch.cat(trimmed(net, batch.split(8), 0.04)), batch)  # not a whole image
+
+
+def test_an_odd_image_that_only_a_late_layer_notices_is_found():
+    """It is its layer's median image that an image is compared with, not other layers."""
+    net, batch = deploy(small_net()), images(20)
+    seen = []
+    late = net.linear.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].abs().amax(1)))
+    net(batch)
+    late.remove()
+    furthest = (seen[0] / seen[0].median()).argmax().item()
+    net.linear.register_forward_pre_hook(lambda _, inputs: (inputs[0] ** 9,))  # where they differ is seen there alone
+    kept = torch.cat(trimmed(net, [batch], 0.05))
+    assert torch.equal(kept, torch.cat([batch[:furthest], batch[furthest + 1 :]]))
+
+
+def test_trimming_gives_back_what_an_odd_image_cost():
+    net, test = deploy(small_net()), images(seed=3)
+
+    def inputs_alone(batches):
+        return layer_costs(net, batches, [test], Int8(calibrator="minmax"))[-1].snr_alone
+
+    odd = with_an_odd_one(at=7)
+    assert inputs_alone(trimmed(net, [odd], 0.05)) > inputs_alone([odd]) + 10
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0])
+def test_a_share_that_is_none_is_refused(share):
+    with pytest.raises(ValueError, match=r"^the share of images that is trimmed must lie in \[0, 1\), not "):
+        Int8(trim=share)
