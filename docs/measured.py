@@ -194,7 +194,8 @@ def _calibration_sizes(rows: list[dict[str, str]]) -> list[str]:
             cells.append((NAMES[trained_by], seed, f"{before:.2f}", *(_int8_cell(by_way[way]) for way in ways)))
     names = {f"{images:,}" + (f", trimmed by {trim:.0%}" if trim else ""): ">" for trim, images in ways}
     return [
-        f"By the images that calibrate, {its[0]['epochs']} epochs, per-channel weights, histogram (`--images`, `--trim`):",
+        f"By the images that calibrate, {its[0]['epochs']} epochs, per-channel weights, histogram (`--images`, `--trim`), on a "
+        f"CPU, {its[0]['hardware']}, where rounding differs a little from the H200's above:",
         "",
         *markdown({"trained by": "<", "seed": ">", "float": ">", **names}, cells),
     ]
@@ -211,7 +212,7 @@ def _halves() -> list[str]:
         cells.append((NAMES[trained_by], weights, f"{int(images):,}", *alone, f"{float(its[0]['int8_accuracy']):.2f}"))
     columns = {"trained by": "<", "weights": "<", "images": ">", "all weights alone": ">", "all inputs alone": ">"}
     return [
-        "Of the same runs, how many of 500 test images keep their class with one half alone in INT8, in percent "
+        "Of the runs of seed 0, how many of 500 test images keep their class with one half alone in INT8, in percent "
         "(`repopt quantize --layers`, `results/int8_layers.csv`), and the accuracy with both:",
         "",
         *markdown({**columns, "accuracy, both": ">"}, cells),
@@ -251,8 +252,9 @@ def _int8_summary() -> list[str]:
     common = set.intersection(*({row["seed"] for row in matching(rows, trained_by=name)} for name in METHODS))
     rows = [row for row in rows if row["seed"] in common]
     lines = [
-        f"INT8: {first['model']} on CIFAR-100, {first['epochs']} epochs, {len(common)} seeds, {first['images']} images to "
-        "calibrate, on which RepVGG's loss depends ([all figures](docs/quantization.md)):",
+        f"INT8: {first['model']} on CIFAR-100, {first['epochs']} epochs, over the seeds that all four have "
+        f"({', '.join(sorted(common))}), {first['images']} images to calibrate, on which RepVGG's loss depends "
+        "([all seeds and figures](docs/quantization.md)):",
         "",
     ]
     cells = []

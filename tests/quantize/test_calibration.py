@@ -24,7 +24,7 @@ def test_batches_keep_their_size_and_no_share_leaves_all():
     net, batch = deploy(small_net()), images(20)
     assert [len(part) for part in trimmed(net, batch.split(8), 0.5)] == [8, 2]
     assert torch.equal(torch.cat(trimmed(net, batch.split(8), 0.0)), batch)
-    assert torch.equal(torch.cat(trimmed(net, batch.split(8), 0.04)), batch)  # not a whole image
+    assert torch.equal(torch.cat(trimmed(net, batch.split(8), 0.02)), batch)  # not half an image
 
 
 def test_an_odd_image_that_only_a_late_layer_notices_is_found():
@@ -50,7 +50,22 @@ def test_trimming_gives_back_what_an_odd_image_cost():
     assert inputs_alone(trimmed(net, [odd], 0.05)) > inputs_alone([odd]) + 10
 
 
+def test_a_model_in_train_mode_is_left_as_it_is():
+    net = small_net().train()
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    trimmed(net, [images()], 0.1)
+    assert net.training
+    assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
+    assert not any(module._forward_pre_hooks for module in net.modules())
+
+
 @pytest.mark.parametrize("share", [-0.1, 1.0])
 def test_a_share_that_is_none_is_refused(share):
-    with pytest.raises(ValueError, match=r"^the share of images that is trimmed must lie in \[0, 1\), not "):
-        Int8(trim=share)
+    for refuse in (lambda: Int8(trim=share), lambda: trimmed(small_net(), [images()], share)):
+        with pytest.raises(ValueError, match=r"^the share of images that is trimmed must lie in \[0, 1\), not "):
+            refuse()
+
+
+def test_without_images_there_is_a_sentence():
+    with pytest.raises(ValueError, match="calibration needs at least one image, and there is none"):
+        trimmed(small_net(), [], 0.1)

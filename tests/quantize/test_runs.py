@@ -181,7 +181,13 @@ def test_the_command_says_what_int8_cost_and_writes_it(run, tmp_path):
     code, said = program("quantize", run, "--out", tmp_path / "int8", *words, log=tmp_path / "log")
     assert code == 0, said
     assert "repvgg_nano, deployed form: PTQ (histogram) for x86, per-channel weights" in said
-    for line in ("float ", "INT8 ", "stage3.0.rbr_reparam", f"written: {tmp_path}/int8/program.pt2"):
+    for line in (
+        "\nits images trimmed by 10%, on ",
+        "float ",
+        "INT8 ",
+        "stage3.0.rbr_reparam",
+        f"written: {tmp_path}/int8/program.pt2",
+    ):
         assert line in said
     assert "Failed to load" not in said
     record = json.loads((tmp_path / "int8" / "quantized.json").read_text())

@@ -7,6 +7,7 @@ import torch
 
 from repopt.reproduce.tables import Row, Table, measure_rows, read_rows, training_row, work_left
 from repopt.reproduce.workshop import Workshop
+from repopt.train.loop import DivergedError
 from reproduce.elsewhere import Elsewhere, stay_at_a_square
 from reproduce.made_up import QUICK, small_job, squares
 
@@ -156,3 +157,14 @@ def test_a_search_that_rows_share_is_counted_once(path):
     rows = [Row(key={"seed": seed}, measure=lambda workshop: [], minutes=1, searches={"b1": 3.0}) for seed in (0, 1)]
     table = Table(name="shared", title="Shared", keys=("seed",), rows=lambda scope: rows, part=lambda rows: [])
     assert work_left(table, QUICK, path).minutes == 5.0
+
+
+def test_where_there_is_no_column_for_it_a_diverged_row_is_left_out_and_the_next_is_measured(workshop, path):
+    def diverge(number):
+        if number == 2:
+            raise DivergedError("the loss was not finite at step 3")
+
+    said = []
+    assert measure(workshop, path, hear=diverge, tell=said.append) == []
+    assert [line["number"] for line in read_rows(path)] == ["1", "3"]
+    assert "    left out: the loss was not finite at step 3" in said

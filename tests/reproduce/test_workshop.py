@@ -36,6 +36,11 @@ def metrics(run):
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
+def free(workshop, name):
+    with workshop.claim(name) as mine:
+        return mine
+
+
 def with_scales(scales):
     return dataclasses.replace(small_job(), method="repopt", scales=Scales(scales))
 
@@ -211,10 +216,11 @@ def test_a_training_that_diverged_is_not_tried_again_and_a_search_says_that_it_w
 
 
 def test_what_is_timed_has_the_device_alone(workshop):
+    job = small_job()
     with workshop.alone():
-        other = Elsewhere(train, workshop.folder, small_job(), False)
-        other.wait_for_begin()
-        time.sleep(0.5)  # enough to begin, if it could
+        other = Elsewhere(train, workshop.folder, job, False)
+        other.wait_for(lambda: not free(workshop, _name(job)))  # it is at the run
+        time.sleep(3)  # in which it would have begun
         assert not list(workshop.folder.glob("*/recipe.json"))
     other.wait()
     assert list(workshop.folder.glob("*/summary.json"))

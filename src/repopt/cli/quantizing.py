@@ -53,13 +53,14 @@ def quantize(
         run: the run folder.
         method: ptq calibrates and is done; qat trains on for some epochs with the rounding in place.
         backend: x86 writes a program for torch.compile on a CPU, onnxruntime an ONNX file.
-        weights: a scale for each output channel, or one for each tensor.
+        weights: a step for each output channel, or one for each tensor.
         calibrator: how ptq chooses the range of an activation: x86 has histogram (its default) and minmax, onnxruntime
             minmax (its default), entropy and percentile.
         images: how many of the training set are measured.
-        trim: share of these images that ptq leaves out again, those that drive an activation furthest beyond others.
-        form: of the model that is quantized. auto: as it is deployed, and for qat as it was trained where one operator
-            a layer was trained. plain: a RepVGG converted to one operator a layer, with norms put back.
+        trim: share of these images, such as 0.01, that ptq leaves out again: those that drive a layer's input furthest
+            beyond what the median image does.
+        form: of the model that is quantized. auto: as it is deployed, and for qat as it was trained where that is one
+            operator a layer. plain: a RepVGG converted to one operator a layer, with norms put back.
         data: the run's own unless given.
         out: a new folder, RUN/int8 unless given.
         epochs: of qat.
@@ -114,7 +115,8 @@ def _print_accuracies(record: dict[str, Any]) -> None:
     row = (f"{record['int8_accuracy']:.2f}", f"{record['drop']:.2f}", f"{record['int8_bytes'] / 1e6:.2f}")
     table.add_row("INT8", *row)
     print(f"{record['model']}, {record['form']} form: {how} for {record['backend']}, per-{record['weights']} weights,")
-    print(f"on {record['val_images']:,} images of {record['data']}")
+    trim = f"its images trimmed by {record['trim']:.0%}, " if record["trim"] else ""
+    print(f"{trim}on {record['val_images']:,} images of {record['data']}")
     Console().print(table)
 
 

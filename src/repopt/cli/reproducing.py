@@ -32,11 +32,14 @@ def reproduce(
     quick: bool = False,
     quiet: bool = False,
 ) -> int:
-    """Run a table of the paper again on public data: a row at a time, those that stand in its CSV file left out.
+    """Run a table of the paper again on public data: a row at a time.
+
+    Rows that stand in its CSV file are left out.
 
     Example: repopt reproduce table4 --cifar100 DIR --imagenette DIR
 
-    Start the same command several times to share the rows between processes; start it again after an interruption.
+    Start the same command several times to share the rows between processes.
+    Start it again after an interruption.
 
     Args:
         name: the table; without one, all tables are listed, with what stands of each.
@@ -91,7 +94,7 @@ def reproduce(
         try:
             write_drawings(TABLES, out, path.parent)
         except ImportError as error:
-            console.print(f"no figures: {error}")
+            console.print(f"figures are not drawn again: {error}")
         # what is missing is missing of the whole table, whichever rows were asked for
         full = scope if quick else None
         unfinished.write_text(results_page(TABLES, out, full, drawings=drawings_in(path.parent)))

@@ -4,6 +4,8 @@ An activation's range serves all images. One odd image that drives it far beyond
 steps, so that such images can be trimmed away.
 """
 
+import copy
+from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
@@ -11,6 +13,8 @@ from torch import Tensor, nn
 
 from repopt.data import DataSet, EvalBatches
 from repopt.data.images import balanced
+from repopt.quantize.pt2e import check_batches
+from repopt.quantize.setting import check_share
 from repopt.train.finished import Trained, check_data, image_format
 
 
@@ -35,24 +39,23 @@ def trimmed(model: nn.Module, batches: Sequence[Tensor], share: float) -> list[T
     """The images without a share of them: those whose activations go furthest beyond the median image's, at any layer.
 
     Args:
-        model: in the form that is to be quantized.
+        model: in the form that is to be quantized; it is left as it is.
         batches: of images as the model takes them.
-        share: that is left out, rounded down to whole images.
+        share: that is left out, to the nearest number of images.
     """
-    found: dict[str, list[Tensor]] = {}
-    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d | nn.Linear)}
-    hooks = [
-        layer.register_forward_pre_hook(
-            lambda _, inputs, name=name: found.setdefault(name, []).append(inputs[0].flatten(1).abs().amax(1))
-        )
-        for name, layer in layers.items()
-    ]
+    check_batches(model, batches)
+    check_share(share)
+    looked_at, found = copy.deepcopy(model).eval(), defaultdict[str, list[Tensor]](list)
+    for name, layer in looked_at.named_modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            layer.register_forward_pre_hook(
+                lambda _, inputs, name=name: found[name].append(inputs[0].flatten(1).abs().amax(1).cpu())
+            )
+    device = next(looked_at.parameters()).device
     for batch in batches:
-        model(batch)
-    for hook in hooks:
-        hook.remove()
+        looked_at(batch.to(device))
     peaks = torch.stack([torch.cat(each) for each in found.values()])  # layers x images
     beyond = (peaks / peaks.median(dim=1, keepdim=True).values.clamp(min=torch.finfo(peaks.dtype).tiny)).amax(0)
-    kept = beyond.argsort()[: len(beyond) - int(share * len(beyond))].sort().values
-    size = len(batches[0])
-    return [torch.cat(list(batches))[kept[start : start + size]] for start in range(0, len(kept), size)]
+    images, size = torch.cat(list(batches)), len(batches[0])
+    kept = beyond.argsort()[: max(1, len(images) - round(share * len(images)))].sort().values
+    return [images[kept[start : start + size]] for start in range(0, len(kept), size)]

@@ -130,7 +130,7 @@ def quantize_run(
     }
     with placing_folder(out) as unfinished:
         file = unfinished / FILES[setting.backend]
-        tell("training with the rounding in place" if training else f"calibrating on {setting.images:,} images")
+        tell("training with the rounding in place" if training else f"calibrating on {sum(map(len, batches)):,} images")
         _write_int8(model, found, batches, setting, file, training=training, device=where, quiet=quiet)
         int8 = OnnxModel(file) if setting.backend == "onnxruntime" else load_program(file)
         here = torch.device("cpu") if setting.backend == "onnxruntime" else where

@@ -49,10 +49,15 @@ class Int8:
             )
         if self.images < 1:
             raise ValueError(f"calibration needs at least one image, not {self.images}")
-        if not 0 <= self.trim < 1:
-            raise ValueError(f"the share of images that is trimmed must lie in [0, 1), not {self.trim}")
+        check_share(self.trim)
 
     @property
     def chosen(self) -> Calibrator:
         """The calibrator by its own name."""
         return CALIBRATORS[self.backend][0] if self.calibrator == "default" else self.calibrator
+
+
+def check_share(trim: float) -> None:
+    """Raises unless a share of the images can be left out."""
+    if not 0 <= trim < 1:
+        raise ValueError(f"the share of images that is trimmed must lie in [0, 1), not {trim}")

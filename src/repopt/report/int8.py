@@ -57,6 +57,7 @@ def _row(run: str, record: dict[str, Any]) -> list[str]:
 
 def _how(record: dict[str, Any]) -> str:
     calibrated = f", {record['calibrator']}" if record["calibrator"] else ""
+    calibrated += f", trimmed by {record['trim']:.0%}" if record.get("trim") else ""  # older files have no such entry
     weights = f"per-{record['weights']} weights"
     return f"{record['method'].upper()}{calibrated}, {weights}, {record['form']}, {record['backend']}"
 

@@ -164,7 +164,7 @@ def _is_larger(row: Record) -> bool:
 
 def _changes(rows: Sequence[Record]) -> list[str]:
     """Which changes of the scales or of the training help, and whether any does so wherever it was tried."""
-    told, everywhere = [], set(_WAYS)
+    told, everywhere, tried = [], set(_WAYS), set(_WAYS)
     for data in _DATA:
         its = matching(rows, data=data)
         searched = matching(its, way=_SEARCHED)
@@ -173,9 +173,13 @@ def _changes(rows: Sequence[Record]) -> list[str]:
         told += [f"{data}: {apart}"] if apart else []
         gaps = {way: difference(found, searched) for way, found in ways.items()}
         everywhere &= {way for way, gap in gaps.items() if gap and gap.side > 0}
-    adopted = f"Ahead on both: {', '.join(sorted(everywhere)) or 'none'}."
-    adopted += "" if everywhere else " So none is adopted, and small models are searched and trained as all are."
-    return [line for sentence in (*told, adopted) for line in (sentence, "")][:-1] if told else []
+        tried &= {way for way, gap in gaps.items() if gap}
+    if tried:
+        untried = [way for way in _WAYS if way not in tried and way != _SEARCHED]
+        adopted = f"Ahead on both data sets: {'; '.join(sorted(everywhere)) or 'none'}."
+        adopted += "" if everywhere else " So none is adopted, and small models are searched and trained as all are."
+        told.append(adopted + (f" Not yet tried on both: {'; '.join(untried)}." if untried else ""))
+    return [line for sentence in told for line in (sentence, "")][:-1]
 
 
 def _verdict(rows: Sequence[Record]) -> str | None:
@@ -188,14 +192,22 @@ def _verdict(rows: Sequence[Record]) -> str | None:
         own += [f"{at_best} on {data}"] if (at_best := _at_best_rates(its)) else []
     if not same:
         return None
-    told = f"A0 by RepOpt against RepVGG: {', '.join(same)}; each at the best learning rate tried, {', '.join(own)}"
+    told = f"A0 by RepOpt against RepVGG: {', '.join(same)}; each at its best learning rate of those that both were "
+    told += f"tried at, {', '.join(own)}"
     larger = _at_best_rates([row for row in rows if _is_larger(row)])
     return f"{told}; B1 on {_DATA[0]}, {larger}." if larger else f"{told}."
 
 
 def _at_best_rates(its: Sequence[Record]) -> Difference | None:
-    """RepOpt's scales as searched less RepVGG, each at the best of the learning rates that it was tried at."""
-    ours, real = (best([matching(its, way=way) for way in _at_rates(of)]) for of in (_SEARCHED, _REPVGG))
+    """RepOpt's scales as searched less RepVGG, each at the best of the learning rates that both were tried at."""
+    pairs = [
+        (ours, real)
+        for ours, real in zip(_at_rates(_SEARCHED), _at_rates(_REPVGG), strict=True)
+        if matching(its, way=ours) and matching(its, way=real)
+    ]
+    ours, real = (
+        (best([matching(its, way=way) for way in ways]) for ways in zip(*pairs, strict=True)) if pairs else ([], [])
+    )
     return difference(ours, real)
 
 

@@ -149,8 +149,8 @@ def _verdict(rows: Sequence[Record]) -> str | None:
     }
     gaps = {method: difference(he, torchs) for method, (torchs, he) in found.items()}
     told = [f"{NAMES[method]} {gap}" for method, gap in gaps.items() if gap]
-    lr = f"lr {rows[0]['lr']}"
-    return f"He's init against torch's, {rows[0]['model']}, {lr}: {', '.join(told)} points." if told else None
+    lr = next((row["lr"] for row in rows if row["lr"]), "")
+    return f"He's init against torch's, {rows[0]['model']}, lr {lr}: {', '.join(told)} points." if told else None
 
 
 TABLE = Table(

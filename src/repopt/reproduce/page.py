@@ -16,7 +16,8 @@ pixels) and CIFAR-100 for seconds to minutes: compare differences between method
 
 - ± behind an accuracy is the deviation over seeds. Behind a difference it is the standard error of two means, not
   paired: on a GPU the same seed, trained twice, differs about as much as two seeds do.
-- With three seeds on either side, two standard errors hold 88% and not 95%, and of many comparisons some are wrong.
+- With three seeds on either side, two standard errors hold 88% and not 95%, with fewer seeds less, and of many
+  comparisons some are wrong.
 - Scales come from one search. How much another search would change is in no ±.
 - Ways are chosen on the test images that they are compared on.
 """

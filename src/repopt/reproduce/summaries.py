@@ -58,6 +58,11 @@ def mean(rows: Iterable[Record], column: str = "val_accuracy") -> float:
     return statistics.mean(found) if found else math.nan
 
 
+def mean_cell(rows: Sequence[Record], column: str) -> str:
+    """The mean of what the seeds share; nothing of no figures."""
+    return f"{mean(rows, column):z.2f}" if values(rows, column) else ""
+
+
 def diverged(rows: Iterable[Record]) -> int:
     """How many trainings did not come to an end."""
     return sum(row.get("outcome", "finished") not in ("", "finished") for row in rows)
@@ -98,8 +103,10 @@ def told_apart(ways: Mapping[str, Sequence[Record]], other: Sequence[Record], na
         -1: f"More than two standard errors behind {name}",
         0: f"Not told apart from {name}",
     }
-    found = {side: [way for way, gap in gaps.items() if gap and gap.error and gap.side == side] for side in words}
-    told = [f"{words[side]}: {', '.join(its)}." for side, its in found.items() if its]
+    found = {
+        side: [way for way, gap in gaps.items() if gap and gap.error is not None and gap.side == side] for side in words
+    }
+    told = [f"{words[side]}: {'; '.join(its)}." for side, its in found.items() if its]
     return " ".join(told) or None
 
 

@@ -155,8 +155,8 @@ def _part(rows: Sequence[Record]) -> list[str]:
         lines[0] += (
             f" Speed, memory and parameters on noise at {speed[0]['size']} pixels with 1,000 classes, "
             f"{speed[0]['precision']}, of both methods one after the other. The largest batch is what fits into "
-            f"{_MEMORY / 1e9:g} GB, the memory of one of the paper's GPUs. The paper trains with eight times 32 images "
-            "and eight times the largest batch, we with as many in all and once the largest, which may be fewer."
+            f"{_MEMORY / 1e9:g} GB, the memory of one of the paper's GPUs. The paper trains on eight; we train on one, "
+            "with 256 images at equal batches and with one GPU's largest batch."
         )
     lines += [""]
     cells = []
@@ -170,7 +170,7 @@ def _part(rows: Sequence[Record]) -> list[str]:
                 (
                     f"{model}, {method}",
                     fast["largest"][0]["batch_size"] if fast["largest"] else "",
-                    *(f"{spread(its)} (batch {its[0]['batch_size']})" if its else "" for its in at.values()),
+                    *map(_accuracy, at.values()),
                     *(f"{float(fast[b][0]['images_per_second']):,.0f}" if fast[b] else "" for b in fast),
                     *(_gigabytes(fast[b]) for b in fast),
                     f"{float(fast['equal'][0]['parameters']) / 1e6:.1f} M" if fast["equal"] else "",
@@ -195,6 +195,11 @@ def _part(rows: Sequence[Record]) -> list[str]:
     lines += markdown(columns, cells)
     lines += ["", *(f"- {sentence}" for sentence in _comparisons(accuracy, speed))]
     return lines
+
+
+def _accuracy(rows: Sequence[Record]) -> str:
+    batch = next((row["batch_size"] for row in rows if row["batch_size"]), None)
+    return spread(rows) + (f" (batch {batch})" if batch else "")
 
 
 def _gigabytes(rows: Sequence[Record]) -> str:

@@ -77,7 +77,8 @@ def _accuracy_row(scope: Scope, name: str, model: str, options: dict[str, Any]) 
         run = workshop.run(replace(job, options=options), weights=True)
         own = figures_of(run)
         larger = 48 if scope.quick else _LARGER
-        scores = evaluate_run(run, sizes=(larger,), device=workshop.device)
+        with workshop.sharing():
+            scores = evaluate_run(run, sizes=(larger,), device=workshop.device)
         return [
             {**own, "test_size": own["size"]},
             {**own, "test_size": larger, "val_accuracy": scores[larger].accuracy},

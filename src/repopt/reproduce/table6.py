@@ -6,7 +6,7 @@ from typing import Any
 from repopt.plans import Plan
 from repopt.reproduce.jobs import has_identity, planned, search_job, training_job
 from repopt.reproduce.scope import Scope
-from repopt.reproduce.summaries import difference, markdown, matching, mean, setting, spread
+from repopt.reproduce.summaries import difference, markdown, matching, mean_cell, setting, spread
 from repopt.reproduce.tables import Record, Row, Table
 from repopt.reproduce.workshop import FIGURES, Workshop, figures_of
 from repopt.scales import Scales
@@ -69,7 +69,7 @@ def _part(rows: Sequence[Record]) -> list[str]:
         its = matching(rows, strides=_text(strides))
         if its:
             gap = "" if strides == _ORIGINAL else difference(its, first)
-            found = f"{mean(its, 'search_accuracy'):.2f}", len(its), spread(its), gap
+            found = mean_cell(its, "search_accuracy"), len(its), spread(its), gap
             cells.append((_text(strides), *found, *map("{:.2f}".format, paper)))
     columns = {"strides of the search": "<", "search accuracy": ">", "seeds": ">", "accuracy": ">", "to all 2": ">"}
     lines += markdown({**columns, "paper, search": ">", "paper, ImageNet": ">"}, cells)

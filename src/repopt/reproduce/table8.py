@@ -40,16 +40,17 @@ def _row(scope: Scope, trained_by: Method, seed: int) -> Row:
         for method, setting in settings:
             out = run / "int8"
             shutil.rmtree(out, ignore_errors=True)  # of an interrupted row
-            found = quantize_run(
-                run,
-                method=method,  # type: ignore[arg-type]
-                setting=setting,
-                limit=scope.limit,
-                out=out,
-                epochs=_QAT_EPOCHS,
-                device=workshop.chosen_device,
-                quiet=workshop.quiet,
-            )
+            with workshop.sharing():
+                found = quantize_run(
+                    run,
+                    method=method,  # type: ignore[arg-type]
+                    setting=setting,
+                    limit=scope.limit,
+                    out=out,
+                    epochs=_QAT_EPOCHS,
+                    device=workshop.chosen_device,
+                    quiet=workshop.quiet,
+                )
             lines.append({column: found.record[column] for column in _FIGURES})
             shutil.rmtree(out)
         return lines

@@ -6,7 +6,7 @@ from typing import Any
 
 from repopt.reproduce.jobs import search_job, training_job
 from repopt.reproduce.scope import Scope
-from repopt.reproduce.summaries import difference, markdown, matching, mean, setting, spread
+from repopt.reproduce.summaries import difference, markdown, matching, mean_cell, setting, spread
 from repopt.reproduce.tables import Record, Row, Table
 from repopt.reproduce.workshop import FIGURES, Workshop, figures_of
 from repopt.scales import Counting, Scales
@@ -42,7 +42,7 @@ def _part(rows: Sequence[Record]) -> list[str]:
     cells = [
         (
             name,
-            f"{mean(its, 'search_accuracy'):.2f}",
+            mean_cell(its, "search_accuracy"),
             len(its),
             spread(its),
             "" if its == by_depth else difference(its, by_depth),

@@ -129,7 +129,11 @@ def measure_rows(
             if not mine or _stands(row, path):
                 continue
             tell(f"{number}/{len(rows)}  {row.name}")
-            lines = _measured(table, row, workshop)
+            try:
+                lines = _measured(table, row, workshop)
+            except DivergedError as error:
+                tell(f"    left out: {error}")
+                continue
             append_csv(path, [_record(table, row, figures) for figures in lines])
             accuracies = [f"{line['val_accuracy']:.2f}" for line in lines if line.get("val_accuracy") is not None]
             if accuracies:
@@ -154,13 +158,13 @@ def training_row(
 
 
 def _measured(table: Table, row: Row, workshop: Workshop) -> Sequence[Mapping[str, Any]]:
-    """The row's figures; that a training diverged is an outcome too, and not to be tried again."""
+    """The row's figures; that a training diverged is an outcome too, where the table has a column for it."""
     try:
         return row.measure(workshop)
     except DivergedError as error:
         if "outcome" not in table.figures:
             raise
-        return [{"outcome": str(error).partition(":")[0], **environment(workshop.chosen_device)}]
+        return [{"outcome": str(error), **environment(workshop.chosen_device)}]
 
 
 def _record(table: Table, row: Row, figures: Mapping[str, Any]) -> dict[str, Any]:

@@ -68,10 +68,11 @@ class Workshop:
             raise DivergedError(json.loads(diverged.read_text()))
         _forget_compiled()
         try:
-            with self._beside_others():
+            with self.sharing():
                 train_run(job, out, resume=(out / "recipe.json").exists(), device=self.device, quiet=self.quiet)
         except DivergedError as error:
-            told = f"in the search, {error}" if job.method == "search" else str(error)
+            what = str(error).partition(":")[0]  # without the advice, which is for a run that one resumes
+            told = f"in the search, {what}" if job.method == "search" else what
             with replacing(diverged) as unfinished:
                 unfinished.write_text(json.dumps(told))
             (out / "checkpoint.pt").unlink(missing_ok=True)
@@ -100,8 +101,8 @@ class Workshop:
             yield
 
     @contextmanager
-    def _beside_others(self) -> Iterator[None]:
-        """Holds a share of the device; who waits to have it alone is let through first."""
+    def sharing(self) -> Iterator[None]:
+        """Holds a share of the device, as `run` does itself; who waits to have it alone is let through first."""
         with self._lock_file("device") as file:
             with self.claim("timing", wait=True):
                 fcntl.flock(file, fcntl.LOCK_SH)

@@ -8,6 +8,7 @@ from repopt.reproduce.scope import Scope
 from repopt.reproduce.summaries import markdown, spread
 from repopt.reproduce.tables import Record, Row, Table
 from repopt.reproduce.workshop import Workshop, figures_of
+from repopt.train.folder import replacing
 
 # {model: minutes on one H200}
 _VGGS = {"nano": 1.5, "a0": 1.5, "a1": 1.5, "a2": 2, "b0": 2, "b1": 3, "b2": 4, "b3": 5, "l1": 5, "l2": 7}
@@ -26,7 +27,8 @@ def _row(scope: Scope, model: str, minutes: float) -> Row:
         run = workshop.run(search_job(scope, model))
         kept = kept_scales(workshop, model)
         kept.parent.mkdir(exist_ok=True)
-        kept.write_bytes((run / "scales.safetensors").read_bytes())
+        with replacing(kept) as unfinished:
+            unfinished.write_bytes((run / "scales.safetensors").read_bytes())
         return [figures_of(run)]
 
     key = {"model": model, "recipe": search_recipe_of(model), "seed": scope.search_seed}
