@@ -20,7 +20,7 @@ def accuracies() -> list[str]:
     shown = {
         "RepOpt, scales searched on CIFAR-100": matching(ablations, optimizer="RepOptimizer"),
         "RepVGG": matching(pairs, what="accuracy", method="repvgg", batches="equal", model=first["model"]),
-        f"plain SGD at its best of two inits and three learning rates ({INITS[plain[0]['init']]}, {plain[0]['lr']})": plain,
+        f"plain SGD, the best of what was tried ({INITS[plain[0]['init']]} init, lr {plain[0]['lr']})": plain,
     }
     lines = [
         f"{first['model']} on Imagenette at {first['size']} pixels, {first['epochs']} epochs, on one {first['hardware']} "
