@@ -121,7 +121,7 @@ def _imagenette_table() -> list[str]:
 
 def quantization() -> list[str]:
     """What INT8 costs: PTQ, ONNX Runtime's own, QAT, and speed."""
-    long, rows = rows_of("table8.csv"), rows_of("int8.csv")
+    long, rows = rows_of("table8.csv"), matching(rows_of("int8.csv"), data="cifar100")
     first, trained_on = long[0], matching(long, method="qat")[0]
     lines = [
         f"CIFAR-100, {first['model']} and its counterparts, trained by the recipe `small`, {first['epochs']} epochs, on all "
@@ -149,7 +149,7 @@ def quantization() -> list[str]:
             lines.append(
                 f"| {trained_by} | {epochs} | {form} | {seed} | {before:.2f} | {' | '.join(map(_int8_cell, cells))} |"
             )
-    lines += ["", *_calibration_sizes(rows), "", *_halves()]
+    lines += ["", *_calibration_sizes(rows), "", *_trimmed_elsewhere(), "", *_halves()]
     lines += ["", f"PTQ by ONNX Runtime's own quantization, {rows[0]['epochs']} epochs:", ""]
     lines += ["| trained by | seed | weights | calibrator | float | INT8 |", "|---|---:|---|---|---:|---:|"]
     for row in matching(rows, backend="onnxruntime"):
@@ -198,6 +198,24 @@ def _calibration_sizes(rows: list[dict[str, str]]) -> list[str]:
         f"CPU, {its[0]['hardware']}, where rounding differs a little from the H200's above:",
         "",
         *markdown({"trained by": "<", "seed": ">", "float": ">", **names}, cells),
+    ]
+
+
+def _trimmed_elsewhere() -> list[str]:
+    """Trimming on data that it was not found on."""
+    rows = matching(rows_of("int8.csv"), data="imagenette")
+    first = rows[0]
+    trims = sorted({row["trim"] for row in rows}, key=float)
+    cells = []
+    for (trained_by, weights), its in groups(rows, "trained_by", "weights").items():
+        found = [_int8_cell(_pick(its, trim=trim)) for trim in trims]
+        cells.append((NAMES[trained_by], weights, f"{float(its[0]['float_accuracy']):.2f}", *found))
+    names = {f"trimmed by {float(trim):.0%}" if float(trim) else "untrimmed": ">" for trim in trims}
+    return [
+        f"The same on other data, {first['model']} and its counterpart on Imagenette, {first['epochs']} epochs, one seed, "
+        f"{int(first['val_images']):,} test images, {first['images']} images to calibrate:",
+        "",
+        *markdown({"trained by": "<", "weights": "<", "float": ">", **names}, cells),
     ]
 
 
