@@ -81,9 +81,11 @@ def test_the_page_can_be_made_after_each_row(measured):
 def test_the_page_can_be_made_where_a_training_diverged(measured):
     """Whichever row it was; one that was timed or analyzed has no such outcome."""
     table, lines = measured.table, read_rows(measured.path)
-    for number, line in enumerate(lines):
-        if not line.get("val_accuracy"):
-            continue
+    trained = [number for number, line in enumerate(lines) if line.get("val_accuracy")]
+    if not trained:
+        pytest.skip(f"no row of {measured.name} is the outcome of a training")
+    for number in trained:
+        line = lines[number]
         lost = {column: value if column in table.keys else "" for column, value in line.items()}
         lost["outcome"] = "the loss was not finite at step 3"
         rest = [*lines[:number], *lines[number + 1 :]]

@@ -141,8 +141,9 @@ def _part(rows: Sequence[Record]) -> list[str]:
         "decay, since norms in the branches regularize; no tap nearly frozen; less spread; other searches. CIFAR-100 "
         "is what scales are searched on, and not what a change is chosen on.",
         "",
-        *([f"{_verdict(rows)}", ""] if _verdict(rows) else []),
     ]
+    told = _verdict(rows)
+    lines += [told, ""] if told else []
     for (data, model), its in groups(rows, "data", "model").items():
         lines += [f"{data}, {model}: {setting(its)}", ""]
         real, searched = matching(its, way=_REPVGG), matching(its, way=_SEARCHED)
@@ -200,15 +201,12 @@ def _verdict(rows: Sequence[Record]) -> str | None:
 
 def _at_best_rates(its: Sequence[Record]) -> Difference | None:
     """RepOpt's scales as searched less RepVGG, each at the best of the learning rates that both were tried at."""
-    pairs = [
-        (ours, real)
+    pairs = (
+        (matching(its, way=ours), matching(its, way=real))
         for ours, real in zip(_at_rates(_SEARCHED), _at_rates(_REPVGG), strict=True)
-        if matching(its, way=ours) and matching(its, way=real)
-    ]
-    ours, real = (
-        (best([matching(its, way=way) for way in ways]) for ways in zip(*pairs, strict=True)) if pairs else ([], [])
     )
-    return difference(ours, real)
+    both = [pair for pair in pairs if all(pair)]
+    return difference(best(ours for ours, _ in both), best(real for _, real in both))
 
 
 TABLE = Table(

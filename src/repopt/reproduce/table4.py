@@ -85,7 +85,7 @@ def _row(scope: Scope, name: str, behaviour: _Behaviour, seed: int, lr: float | 
 
 
 def _part(rows: Sequence[Record]) -> list[str]:
-    chosen = {name: _best(rows, name) for name in _BEHAVIOURS}
+    chosen = {name: at_its_best(rows, name) for name in _BEHAVIOURS}
     full, baseline = chosen[_FULL], chosen[_BASELINE]
     lines = [
         f"The paper: RepOpt-VGG-B1 on ImageNet. Ours: {rows[0]['model']} on Imagenette, {setting(rows)} This setting "
@@ -120,7 +120,7 @@ def _part(rows: Sequence[Record]) -> list[str]:
     return [*lines, "", " ".join(sentence for sentence in told if sentence)] if any(told) else lines
 
 
-def _best(rows: Sequence[Record], name: str) -> Sequence[Record]:
+def at_its_best(rows: Sequence[Record], name: str) -> Sequence[Record]:
     """An optimizer at its best init and learning rate."""
     return best(groups(matching(rows, optimizer=name), "init", "rate").values())
 
@@ -148,13 +148,13 @@ def _papers_order(found: Mapping[str, Sequence[Record]]) -> str | None:
 
 
 def _verdict(rows: Sequence[Record]) -> str | None:
-    full, baseline = _best(rows, _FULL), _best(rows, _BASELINE)
+    full, baseline = at_its_best(rows, _FULL), at_its_best(rows, _BASELINE)
     gap = difference(full, baseline)
     if gap is None:
         return None
     parts = {"with all-ones constants": "all ones", "with gradients unmodified": "gradients unmodified"}
     parts["with the initialization unchanged"] = "initialization unchanged"
-    gaps = {words: difference(_best(rows, f"{_FULL}, {name}"), full) for words, name in parts.items()}
+    gaps = {words: difference(at_its_best(rows, f"{_FULL}, {name}"), full) for words, name in parts.items()}
     told = [f"{words} {each}" for words, each in gaps.items() if each]
     return f"RepOptimizer against plain SGD at its best, {rows[0]['model']}: {gap} points" + (
         f". Against the whole method: {', '.join(told)}." if told else "."

@@ -130,10 +130,12 @@ def measure_rows(
                 continue
             tell(f"{number}/{len(rows)}  {row.name}")
             try:
-                lines = _measured(table, row, workshop)
-            except DivergedError as error:
-                tell(f"    left out: {error}")
-                continue
+                lines = row.measure(workshop)
+            except DivergedError as error:  # an outcome too, where the table has a column for it
+                if "outcome" not in table.figures:
+                    tell(f"    left out: {error}")
+                    continue
+                lines = [{"outcome": str(error), **environment(workshop.chosen_device)}]
             append_csv(path, [_record(table, row, figures) for figures in lines])
             accuracies = [f"{line['val_accuracy']:.2f}" for line in lines if line.get("val_accuracy") is not None]
             if accuracies:
@@ -155,16 +157,6 @@ def training_row(
         return [figures_of(workshop.run(job(workshop)))]
 
     return Row(key=key, measure=measure, minutes=minutes, searches=searches or {}, authors=authors)
-
-
-def _measured(table: Table, row: Row, workshop: Workshop) -> Sequence[Mapping[str, Any]]:
-    """The row's figures; that a training diverged is an outcome too, where the table has a column for it."""
-    try:
-        return row.measure(workshop)
-    except DivergedError as error:
-        if "outcome" not in table.figures:
-            raise
-        return [{"outcome": str(error), **environment(workshop.chosen_device)}]
 
 
 def _record(table: Table, row: Row, figures: Mapping[str, Any]) -> dict[str, Any]:
