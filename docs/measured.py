@@ -199,7 +199,17 @@ def _calibration_sizes(rows: list[dict[str, str]]) -> list[str]:
         f"CPU, {its[0]['hardware']}, where rounding differs a little from the H200's above:",
         "",
         *markdown({"trained by": "<", "seed": ">", "float": ">", **names}, cells),
+        "",
+        _trimmed_by_tensor(rows),
     ]
+
+
+def _trimmed_by_tensor(rows: list[dict[str, str]]) -> str:
+    """What trimming gives with one step for all of a layer's weights."""
+    trimmed = [row for row in matching(rows, method="ptq", weights="tensor") if float(row["trim"])]
+    least = matching(trimmed, trim=min((row["trim"] for row in trimmed), key=float))
+    told = ", ".join(f"{NAMES[row['trained_by']]} (seed {row['seed']}) {_int8_cell(row)}" for row in least)
+    return f"With per-tensor weights, trimmed by {float(least[0]['trim']):.0%}: {told}."
 
 
 def _trimmed_elsewhere() -> list[str]:
@@ -231,7 +241,7 @@ def _halves() -> list[str]:
         cells.append((NAMES[trained_by], weights, f"{int(images):,}", *alone, f"{float(its[0]['int8_accuracy']):.2f}"))
     columns = {"trained by": "<", "weights": "<", "images": ">", "all weights alone": ">", "all inputs alone": ">"}
     return [
-        "Of the runs of seed 0, how many of 500 test images keep their class with one half alone in INT8, in percent "
+        "Of the runs of seed 0, the share of test images that keep their class with one half alone in INT8, in percent "
         "(`repopt quantize --layers`, `results/int8_layers.csv`), and the accuracy with both:",
         "",
         *markdown({**columns, "accuracy, both": ">"}, cells),
@@ -249,9 +259,10 @@ def _int8_cell(row: dict[str, str] | None) -> str:
 def kernels() -> list[str]:
     """The kernels of the runs that were quantized."""
     rows = rows_of("kernels.csv")
+    trained = matching(rows_of("int8.csv"), run=rows[0]["run"])[0]
     lines = [
-        f"Runs of [INT8](quantization.md), of 60 epochs with torch's init, layer {rows[0]['layer']}, trained and in brackets at "
-        "initialization (`results/kernels.csv`):",
+        f"Runs of [INT8](quantization.md), of {trained['epochs']} epochs with {INITS[trained['kernel']]} init, layer "
+        f"{rows[0]['layer']}, trained and in brackets at initialization (`results/kernels.csv`):",
         "",
         "| run | kernel | overall | central | surrounding |",
         "|---|---|---:|---:|---:|",

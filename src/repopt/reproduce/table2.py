@@ -156,7 +156,7 @@ def _part(rows: Sequence[Record]) -> list[str]:
             f" Speed, memory and parameters on noise at {speed[0]['size']} pixels with 1,000 classes, "
             f"{speed[0]['precision']}, of both methods one after the other. The largest batch is what fits into "
             f"{_MEMORY / 1e9:g} GB, the memory of one of the paper's GPUs. The paper trains on eight; we train on one, "
-            "with 256 images at equal batches and with one GPU's largest batch."
+            "with as many images in all at equal batches, and with one GPU's largest batch."
         )
     lines += [""]
     cells = []
