@@ -156,8 +156,9 @@ def _part(rows: Sequence[Record]) -> list[str]:
         lines[0] += (
             f" Speed, memory and parameters on noise at {speed[0]['size']} pixels with 1,000 classes, "
             f"{speed[0]['precision']}, of both methods one after the other. The largest batch is what fits into "
-            f"{_MEMORY / 1e9:g} GB, the memory of one of the paper's GPUs, in steps of {_STEP} images. The paper trains on "
-            "eight; we train on one, with as many images in all at equal batches, and with one GPU's largest batch."
+            f"{_MEMORY / 1e9:g} GB, the memory of one of the paper's GPUs, in steps of {_STEP} images. The paper "
+            "trains on eight; we train on one, with as many images in all at equal batches, and with one "
+            "GPU's largest batch."
         )
     lines += [""]
     cells = []

@@ -11,7 +11,7 @@ from repopt.reproduce.tables import Record, Row, Table
 from repopt.reproduce.workshop import FIGURES, Workshop, figures_of
 from repopt.scales import Scales
 
-_SIZE = "b1"
+_SIZE = "b0"  # the paper has B1; the smaller model leaves time for three seeds
 # {strides of the search: the paper's accuracy of the search, and of the target on ImageNet}
 _ORIGINAL = (2, 2, 2, 2, 2)
 _PAPER: dict[tuple[int, ...], tuple[float, float]] = {
@@ -58,7 +58,7 @@ def _row(scope: Scope, strides: tuple[int, ...], seed: int) -> Row:
         return [{**figures_of(run), **found}]
 
     key: dict[str, Any] = {"strides": _text(strides), "model": model, "seed": seed}
-    return Row(key=key, measure=measure, minutes=0.3, searches={key["strides"]: 4.0})
+    return Row(key=key, measure=measure, minutes=0.3, searches={key["strides"]: 3.0})
 
 
 def _part(rows: Sequence[Record]) -> list[str]:
