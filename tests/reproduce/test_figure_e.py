@@ -5,13 +5,15 @@ from repopt.reproduce.figure_e import _search
 from repopt.results import append_csv
 from reproduce.made_up import line
 
-OPERATORS = ("a", "b", "c")
+OPERATORS = ("stage1.1.conv", "stage1.2.conv", "stage1.3.conv")  # they start at 1.414, 1 and 0.816
 
 
 def points(source, means):
-    """A search of 20 epochs whose operator `c` grows by a hundredth an epoch."""
-    about = {"source": source, "model": "repopt_vgg_b1", "branch": "conv3x3"}
-    over = [line(curve="over epochs", operator="c", epoch=epoch, mean=epoch / 100, **about) for epoch in range(21)]
+    """A search of 20 epochs whose last operator grows by a hundredth an epoch."""
+    about = {"source": source, "model": "repopt_vgg_nano", "branch": "conv3x3"}
+    over = [
+        line(curve="over epochs", operator=OPERATORS[-1], epoch=epoch, mean=epoch / 100, **about) for epoch in range(21)
+    ]
     deep = zip(OPERATORS, means, strict=True)
     return over + [line(curve="by depth", operator=name, epoch=20, mean=mean, **about) for name, mean in deep]
 
@@ -28,16 +30,21 @@ def test_a_curve_is_shown_at_shares_of_its_epochs():
 
 
 def test_two_searches_are_compared_by_the_ranks_of_their_operators():
-    ranks = {(10, 20, 30): "1.00", (3, 2, 1): "-1.00", (2, 1, 3): "0.50"}
-    for means, correlation in ranks.items():
-        shown = part(*points("cifar100", (1, 2, 3)), *points("imagenette", means))
-        assert shown[-1].endswith(f"in the two searches: conv3x3 {correlation}.")
+    ranks = {
+        ((1, 2, 3), (10, 20, 30)): "1.00 and 1.00",
+        ((1, 2, 3), (3, 2, 1)): "-1.00 and -1.00",
+        ((1, 2, 3), (2, 1, 3)): "0.50 and 0.50",
+        ((1.5, 1.0, 0.7), (1.4, 1.1, 1.0)): "1.00 and -1.00",  # alike only in where they started
+    }
+    for (one, other), correlations in ranks.items():
+        shown = part(*points("cifar100", one), *points("imagenette", other))
+        assert shown[-1].endswith(f"the start that both share: conv3x3 {correlations}.")
 
 
 def test_a_search_is_read_back_from_its_points():
     search = _search("cifar100", points("cifar100", (1, 2, 3)))
     assert list(search.history) == list(range(21))  # a curve is drawn in this order
-    assert {epoch: means["c"]["conv3x3"] for epoch, means in search.history.items() if epoch < 20} == {
+    assert {epoch: means[OPERATORS[-1]]["conv3x3"] for epoch, means in search.history.items() if epoch < 20} == {
         epoch: epoch / 100 for epoch in range(20)
     }
     assert list(search.means) == list(OPERATORS)

@@ -8,6 +8,7 @@ import torch
 from repopt.analysis.ranks import spearman
 from repopt.analysis.searches import Search, points, sampled_operator
 from repopt.report import read_search
+from repopt.reproduce.jobs import planned
 from repopt.reproduce.scope import Scope
 from repopt.reproduce.summaries import groups, markdown, matching
 from repopt.reproduce.table5 import source_search
@@ -18,7 +19,7 @@ from repopt.scales import Scales
 _SIZE = "b0"  # as Table 5, whose searches these are
 _SOURCES = ("cifar100", "imagenette")
 _SHOWN = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)  # shares of a search's epochs
-_ENVIRONMENT = ("hardware", "threads", "python", "torch", "date")
+_ENVIRONMENT = ("commit", "hardware", "threads", "python", "torch", "date")
 
 
 def _rows(scope: Scope) -> Iterator[Row]:
@@ -60,7 +61,8 @@ def _part(rows: Sequence[Record]) -> list[str]:
     if agreement:
         lines += [
             "",
-            "Rank correlation of the operators' final means in the two searches: " + ", ".join(agreement) + ".",
+            "Rank correlation of the operators' final means in the two searches, and of how far each has moved from "
+            "the start that both share: " + "; ".join(agreement) + ".",
         ]
     return lines
 
@@ -91,15 +93,17 @@ def _search(source: str, rows: Sequence[Record]) -> Search:
 
 def _agreement(deep: Sequence[Record]) -> Iterator[str]:
     """How alike the two searches rank the operators, branch by branch."""
+    start = Scales.depth_init(planned(deep[0]["model"]))
     for (branch,), its in groups(deep, "branch").items():
         one, other = (
             {row["operator"]: float(row["mean"]) for row in matching(its, source=source)} for source in _SOURCES
         )
         shared = [operator for operator in one if operator in other]
-        if len(shared) > 1:
-            found = spearman(*(torch.tensor([means[operator] for operator in shared]) for means in (one, other)))
-            if found is not None:
-                yield f"{branch} {found:.2f}"
+        pair = torch.tensor([[means[operator] for operator in shared] for means in (one, other)])
+        begun = torch.tensor([float(start[operator].get(branch, torch.ones(1)).mean()) for operator in shared])
+        found = [spearman(*each) for each in (pair, pair / begun)] if len(shared) > 1 else []
+        if found and None not in found:
+            yield f"{branch} {found[0]:.2f} and {found[1]:.2f}"
 
 
 TABLE = Table(
