@@ -26,6 +26,14 @@ def test_the_identity_of_a_block_is_decayed_as_the_plain_models_diagonal_is():
     assert names_in(net, decayed) == {"0.weight"}
 
 
+def test_a_search_may_leave_its_identities_alone():
+    net, plan = block()
+    model = repopt.search_model(net, plan)
+    decayed, rest = repopt.decay_groups(model, 0.1, identity=False)
+    assert names_in(model, decayed) == {"0.kernels.conv3x3"}
+    assert "0.kernels.identity" in names_in(model, rest)
+
+
 def test_repvggs_identity_gamma_is_decayed_as_in_the_authors_code():
     model = repopt.create_model("repvgg_nano")
     decayed, _ = repopt.decay_groups(model, 0.1)

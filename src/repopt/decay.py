@@ -1,8 +1,8 @@
 """Weight decay groups, as the equality wants them.
 
 Norms and biases are not decayed: they are the parameters of one dimension. An identity branch is one number a channel
-as well, but stands for entries of the operator's kernel, which are decayed: leaving it out would part a search or CSLA
-model from the plain one.
+as well, but stands for entries of the operator's kernel, which are decayed: leaving it out would part a CSLA model
+from the plain one.
 """
 
 import re
@@ -16,8 +16,13 @@ from repopt.names import check_model
 _IDENTITY = re.compile(r"(^|\.)(kernels\.identity(_\d+)?|rbr_identity\.weight)$")
 
 
-def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+def decay_groups(model: nn.Module, weight_decay: float, *, identity: bool = True) -> list[dict[str, Any]]:
     """Param groups for any optimizer: kernels and identities with weight decay, norms and biases without.
+
+    Args:
+        model: any.
+        weight_decay: of the first group.
+        identity: whether identities are decayed, as the equality wants; a search may leave them alone.
 
     Example:
         >>> optimizer = torch.optim.SGD(decay_groups(model, 4e-5), lr=0.1, momentum=0.9)
@@ -27,5 +32,6 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     rest: dict[str, Any] = {"params": [], "weight_decay": 0.0}
     for name, param in model.named_parameters():
         if param.requires_grad:
-            (decayed if param.ndim > 1 or _IDENTITY.search(name) else rest)["params"].append(param)
+            decays = identity if _IDENTITY.search(name) else param.ndim > 1
+            (decayed if decays else rest)["params"].append(param)
     return [group for group in (decayed, rest) if group["params"]]

@@ -82,6 +82,8 @@ def test_the_authors_file_of_a_model_is_found_and_fits_it(authors_scales, worksh
         assert scales.metadata["source"] == f"the authors' RepOpt-VGG-{size.upper()}-scales.pth"
     scales = scales_from("authors", scope, workshop, "repopt_vgg_b1")
     assert repopt.plan(repopt.create_model("repopt_vgg_b1"), scales=scales).operators
+    scales = scales_from("authors", scope, workshop, "repopt_ghostnet_050")
+    assert repopt.plan(repopt.create_model("repopt_ghostnet_050"), scales=scales).operators
 
 
 def test_authors_scales_that_are_not_there_are_asked_for(tmp_path):
@@ -89,3 +91,5 @@ def test_authors_scales_that_are_not_there_are_asked_for(tmp_path):
         authors_scales(Scope(), "repopt_vgg_b1")
     with pytest.raises(ValueError, match=r"holds no \.pth file for B1"):
         authors_scales(Scope(authors=tmp_path), "repopt_vgg_b1")
+    with pytest.raises(ValueError, match=r"holds no \.pth file for 1_3x"):
+        authors_scales(Scope(authors=tmp_path), "repopt_ghostnet_130")

@@ -10,12 +10,12 @@ from reproduce.made_up import line, squares
 def write(results, *accuracies):
     """Table D with made-up numbers."""
     (results / "tableD.csv").unlink(missing_ok=True)
-    methods = ("repvgg", "repopt")
+    methods = {"repvgg": "", "repopt": "authors"}
     append_csv(
         results / "tableD.csv",
         [
-            line(method=method, init="authors", val_accuracy=value)
-            for method, value in zip(methods, accuracies, strict=True)
+            line(method=method, scales=scales, init="authors", val_accuracy=value)
+            for (method, scales), value in zip(methods.items(), accuracies, strict=True)
         ],
     )
     return results_page(TABLES, results)
@@ -30,8 +30,8 @@ def test_without_results_there_is_no_table_and_all_names_are_listed(tmp_path):
 
 def test_a_number_of_a_file_is_a_number_of_the_page(tmp_path):
     before, after = write(tmp_path, 66.49, 66.75), write(tmp_path, 66.49, 65.5)
-    assert "| RepOpt-GhostNet, RepOptimizer | torch's | 1 | 66.75 | +0.26 | 66.51 |" in before
-    assert "| RepOpt-GhostNet, RepOptimizer | torch's | 1 | 65.50 | -0.99 | 66.51 |" in after
+    assert "| RepOpt-GhostNet, RepOptimizer | authors | torch's | 1 | 66.75 | +0.26 | 66.51 |" in before
+    assert "| RepOpt-GhostNet, RepOptimizer | authors | torch's | 1 | 65.50 | -0.99 | 66.51 |" in after
     assert before.replace("66.75 | +0.26", "65.50 | -0.99") == after
 
 

@@ -17,8 +17,17 @@ from reproduce.made_up import small_job
 
 # another value than the default, for each field
 OTHER = {"epochs": 3, "batch_size": 8, "lr": 0.2, "lr_batch": 8, "warmup_epochs": 1, "warmup_lr": 0.01}
-OTHER |= {"optimizer": "AdamW", "momentum": 0.8, "nesterov": False, "weight_decay": 1e-4, "label_smoothing": 0.2}
-OTHER |= {"clip": 1.0, "mixup": 0.4, "dropout": 0.1, "ema": 0.9, "accumulate": 2, "size": 24, "crop_padding": 2}
+OTHER |= {"optimizer": "AdamW", "momentum": 0.8, "nesterov": False, "weight_decay": 1e-4, "decay_identity": False}
+OTHER |= {
+    "label_smoothing": 0.2,
+    "clip": 1.0,
+    "mixup": 0.4,
+    "dropout": 0.1,
+    "ema": 0.9,
+    "accumulate": 2,
+    "size": 24,
+    "crop_padding": 2,
+}
 OTHER |= {"resized_crop": (0.5, 1.0), "flip": False, "randaugment": (2, 9), "color_jitter": 0.4, "erasing": 0.1}
 OTHER |= {"kernel": "paper", "identity": "one", "rules": "iteration", "start": "paper", "precision": "bf16"}
 OTHER |= {"channels_last": True, "compile": True, "graph": True, "eval_every": 2, "eval_size": 48, "eval_batch": 100}

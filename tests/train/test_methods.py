@@ -66,6 +66,11 @@ def test_any_optimizer_takes_a_step_by_any_method(method, optimizer):
 def test_what_a_method_cannot_do_is_said():
     with pytest.raises(ValueError, match="the method repopt needs scales: give --scales"):
         make_subject("repopt", repopt.create_model("repopt_vgg_nano"), Recipe())
+    for method in ("repopt", "csla"):
+        with pytest.raises(ValueError, match=f"with the method {method} identities are decayed as the kernels are: "):
+            make_subject(
+                method, repopt.create_model("repopt_vgg_nano"), Recipe(decay_identity=False), scales="repopt_vgg_nano"
+            )
     with pytest.raises(ValueError, match="there is no method 'adam'; there is repopt, sgd"):
         counterpart("repopt_vgg_nano", "adam")
     with pytest.raises(ValueError, match="qarepvgg is for VGGs"):

@@ -91,13 +91,14 @@ def scales_from(source: Source, scope: Scope, workshop: Workshop, model: str) ->
 
 
 def authors_scales(scope: Scope, model: str) -> Scales:
-    """Those that the paper's authors released for a VGG."""
+    """Those that the paper's authors released for a model."""
     if scope.authors is None:
         raise ValueError("give --authors, the folder of the .pth files that the paper's authors released")
-    size = model.removeprefix("repopt_vgg_").upper()
-    found = sorted(scope.authors.glob(f"*{size}*.pth"))
+    size = model.rpartition("_")[2]
+    theirs = f"{int(size) / 100}x".replace(".", "_") if "ghostnet" in model else size.upper()  # 050 is 0_5x
+    found = sorted(scope.authors.glob(f"*{theirs}*.pth"))
     if not found:
-        raise ValueError(f"{str(scope.authors)!r} holds no .pth file for {size}")
+        raise ValueError(f"{str(scope.authors)!r} holds no .pth file for {theirs}")
     return Scales.load(found[0])
 
 

@@ -68,6 +68,10 @@ def make_subject(
         return Subject(method=method, model=model)
     if scales is None:
         raise ValueError(f"the method {method} needs scales: give --scales, a file or 'ones', or search some first")
+    if not recipe.decay_identity:
+        raise ValueError(
+            f"with the method {method} identities are decayed as the kernels are: decay_identity is for searches"
+        )
     if method == "csla" and recipe.rules != "both":
         raise ValueError(
             f"real blocks follow both rules: the recipe's rules {recipe.rules!r} are for the method repopt"
@@ -84,7 +88,7 @@ def make_subject(
 
 def make_optimizer(subject: Subject, recipe: Recipe, lr: Any, *, device: torch.device, graph: bool) -> Optimizer:
     """The recipe's optimizer, re-parameterized where the subject has a plan."""
-    groups = decay_groups(subject.model, recipe.weight_decay)
+    groups = decay_groups(subject.model, recipe.weight_decay, identity=recipe.decay_identity)
     kind = getattr(torch.optim, recipe.optimizer)
     closed = getattr(optim, recipe.optimizer, None)
     if subject.plan is not None and closed is not None:

@@ -68,6 +68,7 @@ class Recipe:
         momentum: SGD's.
         nesterov: SGD's.
         weight_decay: of kernels and identities; norms and biases have none.
+        decay_identity: of searches and RepVGG: whether their identities are decayed.
         label_smoothing: share of the target that is spread over all classes.
         clip: the largest norm of the gradient, of the imagined blocks where there are any; none unless given.
         mixup: parameter of the Beta distribution that mixes pairs of images; 0 for none.
@@ -106,6 +107,7 @@ class Recipe:
     momentum: float = 0.9
     nesterov: bool = True
     weight_decay: float = 4e-5
+    decay_identity: bool = True
     label_smoothing: float = 0.1
     clip: float | None = None
     mixup: float = 0.0
