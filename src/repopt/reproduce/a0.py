@@ -27,7 +27,7 @@ from repopt.scales import Scales
 from repopt.train.launch import Job
 from repopt.train.recipe import Recipe, search
 
-_SIZE, _LARGER = "a0", "b1"
+_SIZE = "a0"
 _DATA = ("imagenette", "cifar100")
 _FLOOR = 0.3  # of an operator's mean scale
 
@@ -86,7 +86,6 @@ _WAYS = {
     **{words: _Way(fields={"lr": rate}) for words, rate in _RATES.items()},
     "clipped to 1": _Way(fields={"clip": 1.0}),
     "clipped to 5": _Way(fields={"clip": 5.0}),
-    "twice the learning rate, clipped to 5": _Way(fields={"lr": 0.2, "clip": 5.0}),
     "five times the weight decay": _Way(fields={"weight_decay": 2e-4}),
     "no frozen taps": _Way(change=lambda scales, _: floored(scales, _FLOOR)),
     "half-way to the search's start": _Way(
@@ -95,7 +94,6 @@ _WAYS = {
     "mean over channels": _Way(change=lambda scales, _: scales.channel_mean()),
     "searched with smoothing": _Way(search=dataclasses.replace(search(), label_smoothing=0.1)),
     "searched with He's kernels": _Way(search=dataclasses.replace(search(), kernel="paper")),
-    "searched for 60 epochs": _Way(search=dataclasses.replace(search(), epochs=60)),
 }
 
 
@@ -103,11 +101,7 @@ def _rows(scope: Scope) -> Iterator[Row]:
     for data in _DATA[:1] if scope.quick else _DATA:
         for seed in scope.seeds:
             for way in (*_REAL, *_WAYS):
-                yield _row(scope, data, _SIZE, way, seed)
-    if not scope.quick:  # the larger model at other learning rates: are small ones the exception?
-        for seed in scope.seeds:
-            for way in (*_at_rates(_REPVGG), *_at_rates(_SEARCHED)):
-                yield _row(scope, _DATA[0], _LARGER, way, seed)
+                yield _row(scope, data, way, seed)
 
 
 def _at_rates(way: str) -> tuple[str, ...]:
@@ -115,8 +109,8 @@ def _at_rates(way: str) -> tuple[str, ...]:
     return (way, *(f"{_REPVGG}, {words}" if way == _REPVGG else words for words in _RATES))
 
 
-def _row(scope: Scope, data: str, size: str, way: str, seed: int) -> Row:
-    model = scope.model(size)
+def _row(scope: Scope, data: str, way: str, seed: int) -> Row:
+    model = scope.model(_SIZE)
     make = training_job if data == "imagenette" else cifar_job
 
     def job(workshop: Workshop) -> Job:
@@ -144,8 +138,8 @@ def _part(rows: Sequence[Record]) -> list[str]:
     ]
     told = _verdict(rows)
     lines += [told, ""] if told else []
-    for (data, model), its in groups(rows, "data", "model").items():
-        lines += [f"{data}, {model}: {setting(its)}", ""]
+    for (data,), its in groups(rows, "data").items():
+        lines += [f"{data}: {setting(its)}", ""]
         real, searched = matching(its, way=_REPVGG), matching(its, way=_SEARCHED)
         cells = []
         for way in (*_REAL, *_WAYS):
@@ -156,11 +150,7 @@ def _part(rows: Sequence[Record]) -> list[str]:
                 cells.append((way, len(found), spread(found), to_real, to_searched))
         columns = {"way": "<", "seeds": ">", "accuracy": ">", "to RepVGG": ">", "to the scales as searched": ">"}
         lines += [*markdown(columns, cells), ""]
-    return [*lines, *_changes([row for row in rows if not _is_larger(row)])]
-
-
-def _is_larger(row: Record) -> bool:
-    return row["model"].endswith(_LARGER)
+    return [*lines, *_changes(rows)]
 
 
 def _changes(rows: Sequence[Record]) -> list[str]:
@@ -184,19 +174,16 @@ def _changes(rows: Sequence[Record]) -> list[str]:
 
 
 def _verdict(rows: Sequence[Record]) -> str | None:
-    small = [row for row in rows if not _is_larger(row)]
     same, own = [], []
     for data in _DATA:
-        its = matching(small, data=data)
+        its = matching(rows, data=data)
         gap = difference(matching(its, way=_SEARCHED), matching(its, way=_REPVGG))
         same += [f"{gap} points on {data}"] if gap else []
         own += [f"{at_best} on {data}"] if (at_best := _at_best_rates(its)) else []
     if not same:
         return None
     told = f"A0 by RepOpt against RepVGG: {', '.join(same)}; each at its best learning rate of those that both were "
-    told += f"tried at, {', '.join(own)}"
-    larger = _at_best_rates([row for row in rows if _is_larger(row)])
-    return f"{told}; B1 on {_DATA[0]}, {larger}." if larger else f"{told}."
+    return f"{told}tried at, {', '.join(own)}."
 
 
 def _at_best_rates(its: Sequence[Record]) -> Difference | None:
