@@ -136,7 +136,7 @@ def _part(rows: Sequence[Record]) -> list[str]:
         "is what scales are searched on, and not what a change is chosen on.",
         "",
     ]
-    told = _verdict(rows)
+    told = " ".join(filter(None, (_verdict(rows), _answer(rows))))
     lines += [told, ""] if told else []
     for (data,), its in groups(rows, "data").items():
         lines += [f"{data}: {setting(its)}", ""]
@@ -184,6 +184,14 @@ def _verdict(rows: Sequence[Record]) -> str | None:
         return None
     told = f"A0 by RepOpt against RepVGG: {', '.join(same)}; each at its best learning rate of those that both were "
     return f"{told}tried at, {', '.join(own)}."
+
+
+def _answer(rows: Sequence[Record]) -> str | None:
+    """Whether A0 loses, by data, with each method at its best learning rate."""
+    words = {1: "it is ahead", 0: "the two are not told apart", -1: "it loses"}
+    found = {data: _at_best_rates(matching(rows, data=data)) for data in _DATA}
+    told = [f"on {data} {words[gap.side]}" for data, gap in found.items() if gap and gap.error is not None]
+    return f"So A0 by RepOpt, each method at its best learning rate: {', '.join(told)}." if told else None
 
 
 def _at_best_rates(its: Sequence[Record]) -> Difference | None:

@@ -48,7 +48,8 @@ def _part(rows: Sequence[Record]) -> list[str]:
     lines = [
         f"The paper shows curves from CIFAR-100 and Caltech256; ours are {rows[0]['model']}'s from CIFAR-100 and "
         f"Imagenette, {rows[0]['hardware']}, {rows[0]['date']}. All points are in `results/figureE.csv`. The mean "
-        f"scale of `{followed}`, the last block of the longest stage, over a search:",
+        f"scale of `{followed}`, the last block of the longest stage, over a search; Imagenette has a fifth of the "
+        "images, so that as many epochs are a fifth of the steps:",
         "",
     ]
     cells = []

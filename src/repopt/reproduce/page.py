@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from repopt.reproduce.claims import beside_the_paper
 from repopt.reproduce.scope import Scope
 from repopt.reproduce.tables import Table, read_rows, work_left
 
@@ -11,13 +12,18 @@ _HEAD = """<!-- made by `repopt reproduce` and `make docs` from results/*.csv: c
 # The paper's tables, on public data
 
 Each part is made by one command from the rows of `results/NAME.csv`, and every row there carries its seed, hardware,
-versions, commit and date. The paper trains on ImageNet for days. We train on Imagenette (ten of its classes, at 96
-pixels) and CIFAR-100 for seconds to minutes: compare differences between methods with the paper's, not accuracies.
+versions, commit (of the earliest rows, the one that followed) and date. The paper trains on ImageNet for days. We train
+on Imagenette (ten of its classes, at 96 pixels) and CIFAR-100 for seconds to minutes: compare differences between
+methods with the paper's, not accuracies. The recipe is the paper's (SGD, momentum 0.9, cosine from 0.1 after 5 epochs
+of warm-up, weight decay 4e-5, label smoothing 0.1) but for three things: Nesterov's momentum, crops of a quarter of an
+image or more (on CIFAR-100 of its padded 40 pixels), and no RandAugment. The paper's Table 7, detection and
+segmentation, was not attempted.
 
 - ± behind an accuracy is the deviation over seeds. Behind a difference it is the standard error of two means, not
-  paired: on a GPU the same seed, trained twice, differs about as much as two seeds do.
-- With three seeds on either side, two standard errors hold 88% and not 95%, with fewer seeds less, and of many
-  comparisons some are wrong.
+  paired: on a GPU the same seed, trained twice, differs about as much as two seeds do. Other test images would move
+  an accuracy too, on Imagenette by about half a point.
+- With three seeds on either side, two standard errors hold 82 to 88% and not 95%, and of many comparisons some are
+  wrong. Some runs stand in several tables, so that these are not independent.
 - Scales come from one search. How much another search would change is in no ±.
 - Ways are chosen on the test images that they are compared on.
 """
@@ -58,6 +64,9 @@ def results_page(
     verdicts = [table.verdict(found[name]) for name, table in tables.items() if found[name]]
     if any(verdicts):
         parts.append("\n".join(["## In short", "", *(f"- {verdict}" for verdict in verdicts if verdict)]))
+    claims = [claim for name, table in tables.items() if found[name] for claim in table.claims(found[name])]
+    if claims:
+        parts.append("\n".join(["## Beside the paper", "", *beside_the_paper(claims)]))
     for name, table in tables.items():
         if found[name]:
             lines = [f"## {table.title}", "", _command(table, scope, results), "", *table.part(found[name])]

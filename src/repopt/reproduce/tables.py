@@ -6,13 +6,16 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from repopt.reproduce.scope import Scope
 from repopt.reproduce.workshop import FIGURES, Workshop, figures_of
 from repopt.results import append_csv, commit, environment
 from repopt.train.launch import Job
 from repopt.train.loop import DivergedError
+
+if TYPE_CHECKING:
+    from repopt.reproduce.claims import Claim
 
 Record = Mapping[str, str]
 
@@ -53,6 +56,7 @@ class Table:
         data: the data that it needs, as the fields of a scope are called.
         part: its part of the page, as lines of Markdown, from the rows of its CSV file.
         verdict: what the rows say, in a sentence for the top of the page; None while they say too little.
+        claims: what the paper says of this table, beside what the rows say.
         drawings: figures from the same rows, {name of the file: SVG}; they need the extra `report`.
     """
 
@@ -64,6 +68,7 @@ class Table:
     data: tuple[str, ...] = ("cifar100", "imagenette")
     figures: tuple[str, ...] = FIGURES
     verdict: Callable[[Sequence[Record]], str | None] = lambda rows: None
+    claims: Callable[[Sequence[Record]], Sequence["Claim"]] = lambda rows: ()
     drawings: Callable[[Sequence[Record]], Mapping[str, str]] | None = None
 
 

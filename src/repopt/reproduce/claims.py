@@ -1,0 +1,45 @@
+"""What the paper says, beside what came out here: where the two agree, where not, and where ours cannot tell."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from repopt.reproduce.summaries import Difference, markdown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A difference in accuracy that the paper reports.
+
+    Attributes:
+        text: what the paper says.
+        paper: its difference, on ImageNet.
+        ours: the same difference, as it came out here.
+        alike: whether the paper says that there is no difference that matters.
+    """
+
+    text: str
+    paper: float
+    ours: Difference
+    alike: bool = False
+
+    @property
+    def finding(self) -> str:
+        if self.ours.error is None:
+            return "cannot tell: one seed"
+        if self.alike:
+            return {0: "agrees", 1: "ours is ahead", -1: "ours is behind"}[self.ours.side]
+        return {0: "cannot tell", 1: "agrees", -1: "the other way round"}[
+            self.ours.side * int(math.copysign(1, self.paper))
+        ]
+
+
+def beside_the_paper(claims: Sequence[Claim]) -> list[str]:
+    """The claims as lines of Markdown."""
+    cells = [(claim.text, f"{claim.paper:+.2f}", claim.ours, claim.finding) for claim in claims]
+    return [
+        "Differences in accuracy, in points. Ours agrees with a difference where it has the same sign and is more than "
+        "two standard errors away from none, and with two methods being alike where it is not.",
+        "",
+        *markdown({"the paper says": "<", "paper, ImageNet": ">", "ours": ">", "": "<"}, cells),
+    ]

@@ -1,0 +1,66 @@
+"""A claim of the paper: ours agrees, is the other way round, or cannot tell."""
+
+import pytest
+
+from repopt.reproduce import TABLES, results_page
+from repopt.reproduce.claims import Claim
+from repopt.reproduce.summaries import Difference
+from repopt.results import append_csv
+from reproduce.made_up import QUICK, line
+
+
+def claim(paper, mean, error=0.5, **kind):
+    return Claim(text="it loses", paper=paper, ours=Difference(mean=mean, error=error, seeds=3), **kind)
+
+
+@pytest.mark.parametrize(
+    ("paper", "mean", "finding"),
+    [
+        (-1.4, -1.1, "agrees"),
+        (1.4, 1.1, "agrees"),
+        (-1.4, -0.9, "cannot tell"),
+        (-1.4, 0.9, "cannot tell"),
+        (-1.4, 1.1, "the other way round"),
+        (1.4, -1.1, "the other way round"),
+    ],
+)
+def test_a_difference_has_the_papers_sign_beyond_two_standard_errors_or_not(paper, mean, finding):
+    assert claim(paper, mean).finding == finding
+
+
+@pytest.mark.parametrize(("mean", "finding"), [(0.9, "agrees"), (1.1, "ours is ahead"), (-1.1, "ours is behind")])
+def test_two_methods_are_alike_or_not(mean, finding):
+    assert claim(0.06, mean, alike=True).finding == finding
+
+
+def test_one_seed_tells_nothing():
+    assert claim(-1.4, -9.0, error=None).finding == "cannot tell: one seed"
+    assert claim(0.06, 0.0, error=None, alike=True).finding == "cannot tell: one seed"
+
+
+def test_the_page_sets_the_papers_claims_beside_ours(tmp_path):
+    accuracies = {"all 1": (70, 71), "sqrt(2/l)": (80, 81)}
+    rows = [
+        line(scales_start=name, model="repopt_vgg_b0", seed=seed, val_accuracy=value) | {"search_accuracy": "50"}
+        for name, values in accuracies.items()
+        for seed, value in enumerate(values)
+    ]
+    append_csv(tmp_path / "tableB.csv", rows)
+    page = results_page(TABLES, tmp_path)
+    beside = page.partition("## Beside the paper")[2].partition("## ")[0]
+    assert (
+        "| Appendix B: scales of a search that starts at 1 are worse | -0.88 | -10.00 ± 0.71 | agrees |\n"
+    ) in beside
+    assert "## Beside the paper" not in results_page(TABLES, tmp_path / "nowhere")
+
+
+def test_every_claim_of_table_4_is_about_one_of_its_rows():
+    names = {row.key["optimizer"] for row in TABLES["table4"].rows(QUICK)}
+    rows = [
+        line(optimizer=name, model="repopt_vgg_b1", init="authors", rate="", seed=seed, val_accuracy=value)
+        for name in names
+        for seed, value in enumerate((80, 81))
+    ]
+    claims = TABLES["table4"].claims(rows)
+    assert len(claims) == 6
+    assert {each.finding for each in claims} == {"cannot tell"}
