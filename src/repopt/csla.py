@@ -37,9 +37,9 @@ def equivalent_kernel(
         out: a tensor to write W' into; nothing can be differentiated then.
     """
     weight = None
-    for branch, placement in sorted(block.branches.items(), key=lambda each: not each[1].covers):
+    for branch, placement in sorted(block.branches.items(), key=lambda each: not _has_all(each[1])):
         kernel, scale = kernels[branch], constants.get(branch)
-        if weight is None and placement.covers:
+        if weight is None and _has_all(placement):
             weight = torch.mul(kernel, 1 if scale is None else over_channels(scale.to(kernel), placement), out=out)
             continue
         if weight is None:
@@ -54,6 +54,11 @@ def equivalent_kernel(
             placement.view(weight).addcmul_(own, factor)
     assert weight is not None
     return weight
+
+
+def _has_all(placement: Placement) -> bool:
+    """Whether a branch's own kernel is as large as the operator's; an identity's is one number a channel."""
+    return placement.covers and not placement.is_identity
 
 
 @torch.no_grad()

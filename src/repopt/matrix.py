@@ -86,6 +86,9 @@ BRANCH_SETS: Mapping[str, BranchSet] = {
     "depthwise": BranchSet(
         operator=lambda: nn.Conv2d(6, 6, 3, padding=1, groups=6, bias=False), branches=(Conv(3), Identity())
     ),
+    "depthwise 1x1, identity first": BranchSet(
+        operator=lambda: nn.Conv2d(6, 6, 1, groups=6, bias=False), branches=(Identity(), Conv(1))
+    ),
     "grouped": BranchSet(operator=lambda: nn.Conv2d(6, 6, 3, padding=1, groups=2, bias=False), branches=_REPVGG),
     "finer groups": BranchSet(
         operator=lambda: nn.Conv2d(8, 8, 3, padding=1, groups=2, bias=False),

@@ -175,13 +175,15 @@ def test_coupled_decay_of_a_single_group_is_refused_too():
 
 
 @pytest.mark.parametrize("options", [{"foreach": True}, {"foreach": False}, {"capturable": True}])
-def test_lion_under_a_grad_scaler_with_one_overflow(options):
+@pytest.mark.parametrize("rule", [repopt.optim.AdamW, repopt.optim.Adam, repopt.optim.Lion])
+def test_steps_that_a_grad_scaler_skips_change_nothing_not_even_the_first(rule, options):
     net, plan, _ = twins()
     plain, scaled = copy.deepcopy(net), copy.deepcopy(net)
-    train(plain, repopt.optim.Lion(plain.parameters(), plan.on(plain), lr=0.01, weight_decay=0.1), 5)
-    optimizer = repopt.optim.Lion(scaled.parameters(), plan.on(scaled), lr=0.01, weight_decay=0.1, **options)
+    decay = {} if rule is repopt.optim.Adam else {"weight_decay": 0.1}
+    train(plain, rule(plain.parameters(), plan.on(plain), lr=0.01, **decay), 5)
+    optimizer = rule(scaled.parameters(), plan.on(scaled), lr=0.01, **decay, **options)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
-    for step in (0, 1, 2, None, 3, 4):
+    for step in (None, 0, 1, 2, None, 3, 4):
         optimizer.zero_grad()
         loss = loss_of(scaled, step or 0)
         scaler.scale(loss * float("inf") if step is None else loss).backward()

@@ -227,7 +227,9 @@ def step_(slot: Slot, lr: float | Tensor, betas: tuple[float, float], eps: float
     if slot.largest is not None:
         second = torch.maximum(slot.largest, second, out=slot.largest)
     root = second.sqrt()
-    rate, norm = lr / (1 - betas[0] ** slot.step), (1 - betas[1] ** slot.step) ** -0.5
+    # no step was taken yet where GradScaler skips the first: the moments are zero, and must not be divided by zero
+    step = slot.step.clamp(min=1) if isinstance(slot.step, Tensor) else slot.step
+    rate, norm = lr / (1 - betas[0] ** step), (1 - betas[1] ** step) ** -0.5
     if weight_decay:
         slot.param.mul_(1 - lr * weight_decay)
     if slot.parts is None:
