@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from repopt.branches import Block, Placement
+from repopt.names import listed
 
 Kernels = dict[str, Tensor]
 Convention = Literal["authors", "paper"]
@@ -77,6 +78,13 @@ def following(
         return dict(kernels)
     more = least_norm_split(block, constants, change, name)
     return {branch: kernels[branch].detach().to(weight) + more[branch] for branch in block.branches}
+
+
+def check_named(kernels: Mapping[str, object], blocks: Mapping[str, Block]) -> None:
+    """Raises if kernels are given of an operator that has no block."""
+    unknown = [name for name in kernels if name not in blocks]
+    if unknown:
+        raise ValueError(f"the kernels speak of {listed(unknown)}, which the plan does not hold")
 
 
 def check_kernels(block: Block, kernels: Mapping[str, Tensor], name: str) -> None:

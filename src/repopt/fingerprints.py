@@ -5,7 +5,8 @@ other keys get lost in distributed checkpoints, and a state that has none, or an
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -39,6 +40,22 @@ def stamp_(optimizer: Optimizer, mark: str) -> None:
     optimizer.defaults[KEY] = mark
     for group in optimizer.param_groups:
         group[KEY] = mark
+
+
+@contextmanager
+def stamping(optimizer: Optimizer, mark: str) -> Iterator[None]:
+    """Stamps an optimizer; one that could not be attached then has the marks that it had before."""
+    before = [(options, options.get(KEY)) for options in (optimizer.defaults, *optimizer.param_groups)]
+    stamp_(optimizer, mark)
+    try:
+        yield
+    except Exception:
+        for options, earlier in before:
+            if earlier is None:
+                del options[KEY]
+            else:
+                options[KEY] = earlier
+        raise
 
 
 def unstamp_(optimizer: Optimizer) -> None:

@@ -85,6 +85,7 @@ class Plan:
 
     def on(self, model: nn.Module) -> "Plan":
         """The same plan on another model with the same operators, such as a copy."""
+        check_model(model, "plan.on")
         other = replace(self, model=model)
         for name, module in other.modules().items():
             if operator_of(module) != self.blocks[name].operator:

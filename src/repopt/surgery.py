@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from repopt import csla
 from repopt.blocks import CSLABlock, LinearAdditionBlock, SearchBlock
 from repopt.csla import Convention
-from repopt.names import check_model, clean_modules, listed
+from repopt.names import check_model, clean_modules
 from repopt.operators import LinearOperator
 from repopt.plans import Plan, ScalesLike, check_plan
 from repopt.scales import Counting, Scales
@@ -94,9 +94,7 @@ def csla_model(
         ValueError: an operator shares its weight with another module, or has a forward of its own.
     """
     check_plan(plan)
-    unknown = [name for name in kernels or {} if name not in plan.blocks]
-    if unknown:
-        raise ValueError(f"the kernels speak of {listed(unknown)}, which the plan does not hold")
+    csla.check_named(kernels or {}, plan.blocks)
 
     def block_for(name: str, operator: LinearOperator) -> CSLABlock:
         block, constants = plan.blocks[name], plan.constants(name)

@@ -105,6 +105,19 @@ def test_a_second_step_on_the_same_gradient_is_refused(implementation):
     train(net, ours, 1)
 
 
+def test_a_dead_channel_does_not_hide_a_second_step():
+    """The first channel of the first operator has no gradient, or the whole of it has none."""
+    for dead in (slice(0, 1), slice(None)):
+        net, plan, _ = twins()
+        ours = sgd(net.parameters())
+        repopt.attach(ours, plan)
+        backward(net)
+        net[0].weight.grad[dead] = 0
+        ours.step()
+        with pytest.raises(RuntimeError, match="was multiplied for an earlier step"):
+            ours.step()
+
+
 def test_a_step_after_a_failed_one_is_refused_until_there_is_a_new_gradient():
     net, plan, _ = twins()
     ours = sgd(net.parameters())

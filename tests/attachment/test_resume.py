@@ -117,6 +117,33 @@ def test_a_state_loaded_before_attach_is_checked_at_attach(name):
     assert torch.equal(copied[3].weight, net[3].weight)
 
 
+def in_order(optimizer):
+    """The state as text, in the order of the parameters."""
+    state = optimizer.state_dict()
+    return str({**state, "state": dict(sorted(state["state"].items()))})
+
+
+def test_an_attach_that_fails_leaves_a_loaded_optimizer_as_it_was():
+    net, plan, optimizer = trained(WAYS["branch"])
+    copied = copy.deepcopy(net)
+    late = WAYS["branch"].theirs(copied.parameters())
+    late.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    before = in_order(late)
+    kernels = plan.on(copied).init_()
+    copied.load_state_dict(net.state_dict())
+    for wrong, match in (
+        ({**kernels, "3": {}}, "the kernels lack branch"),
+        ({**kernels, "nowhere": {}}, "the kernels speak of 'nowhere', which the plan does not hold"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            repopt.attach(late, plan.on(copied), kernels=wrong)
+        assert in_order(late) == before
+    repopt.attach(late, plan.on(copied))
+    train(net, optimizer, 5, first=3)
+    train(copied, late, 5, first=3)
+    assert torch.equal(copied[3].weight, net[3].weight)
+
+
 @pytest.mark.parametrize("name", ["grad", "branch"])
 def test_attaching_in_the_middle_of_plain_training_is_refused(name):
     net, plan, _ = twins()

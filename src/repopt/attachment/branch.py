@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from repopt.attachment.closures import Arguments, with_closure
 from repopt.attachment.kernels import BlockKernels
+from repopt.csla import check_named
 from repopt.gpu import is_capturing
 from repopt.held import held_weights
 from repopt.plans import Plan
@@ -43,8 +44,13 @@ class BranchRoute:
         self._blocks = {name: BlockKernels(plan, name) for name in plan.operators}
         self._stand_in: Optimizer | None = None
         self._put_away: dict[Tensor, Any] = {}
-        self._held(optimizer)
-        self._load(optimizer)  # what was loaded before attach
+        check_named(kernels or {}, plan.blocks)
+        try:
+            self._held(optimizer)
+            self._load(optimizer)  # what was loaded before attach
+        except Exception:
+            optimizer.state.update(self._put_away)
+            raise
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),

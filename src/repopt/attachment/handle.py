@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from repopt.attachment.branch import BranchRoute
 from repopt.attachment.grad import GradRoute
-from repopt.fingerprints import fingerprint, refuse_other_state, stamp_, unstamp_
+from repopt.fingerprints import fingerprint, refuse_other_state, stamping, unstamp_
 from repopt.held import check_held
 from repopt.optim.base import RepOptimizer, refuse_copy
 from repopt.plans import Plan, check_plan
@@ -66,16 +66,11 @@ def attach(
     if not allow_inexact:
         check_reached(plan)
     exact = exact and unreached(plan) is None
-    mark = fingerprint(plan, chosen)
-    stamp_(optimizer, mark)
-    try:
+    with stamping(optimizer, fingerprint(plan, chosen)):
         if chosen == "grad":
             return Handle(optimizer, GradRoute(optimizer, plan), exact=exact)
         _check_shapes(optimizer, plan)
         return Handle(optimizer, BranchRoute(optimizer, plan, kernels), exact=exact)
-    except Exception:
-        unstamp_(optimizer)
-        raise
 
 
 class Handle:

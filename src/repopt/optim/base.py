@@ -119,8 +119,8 @@ def wants_foreach(group: dict[str, Any], grad: Tensor) -> bool:
 
 def refuse_copy(protocol: int) -> Any:
     raise TypeError(
-        "an optimizer that repopt works in cannot be copied or pickled, since its hooks would be lost: save its "
-        "state_dict(), or detach() it first"
+        "an optimizer that repopt works in cannot be copied or pickled, since what ties it to its plan would be lost: "
+        "save its state_dict(), or detach() its handle first where it was attached"
     )
 
 
