@@ -7,6 +7,7 @@ import torch
 from PIL import Image
 
 from repopt.cli import main
+from repopt.scales import Scales
 from train.program import heard as repopt
 
 QUICK = ["--epochs", "2", "--warmup-epochs", "1", "--batch-size", "32", "--quiet", "--device", "cpu"]
@@ -100,8 +101,6 @@ def test_the_commands_in_this_process(tmp_path, capsys, monkeypatch):
 
 
 def other_scales(path):
-    from repopt import Scales
-
     Scales({"conv": {"conv3x3": torch.ones(3)}}).save(path / "other.safetensors")
 
 
@@ -124,13 +123,34 @@ BAD = {
     "unknown recipe": ("search --recipe serch --out x", "there is no recipe 'serch'; there is search"),
     "out folder in use": ("train --scales ones --out trained", "there is a run in 'trained' already"),
     "nothing to resume": ("train --resume --out x", "there is no run in 'x' to resume"),
-    "no scales": ("train --out x", "the method repopt needs scales"),
+    "no scales": ("train --model repopt_ghostnet_130 --out x", "the method repopt needs scales"),
+    "real branches": ("train --model repvgg_nano --out x", "give --model repopt_vgg_nano, and --method repvgg"),
+    "scales of another size": ("train --scales repopt_vgg_b1 --out x", "searched for repopt_vgg_b1"),
+    "a folder as a model": ("train --model trained --scales ones --out x", "is a folder, and a run is of a model"),
+    "an optimizer in small letters": ("train --optimizer adamw --out x", "torch.optim has no 'adamw'; it has AdamW"),
     "scales of another model": ("train --scales other.safetensors --out x", "which the plan does not hold"),
     "unknown model": ("train --model repopt_vgg_b9 --scales ones --out x", "there is no model 'repopt_vgg_b9'"),
     "no run to evaluate": ("eval x", "is no run: it holds no model.safetensors"),
     "no run to report": ("report x", "x"),
     "scales file in the way": ("search --out found.safetensors", "there is a file 'found.safetensors' already"),
 }
+
+
+def test_what_a_user_may_not_expect_is_said(tmp_path, capsys, monkeypatch):
+    """Shipped scales are taken where none are given; a short run is all warm-up; a finished one is not trained on."""
+    monkeypatch.chdir(tmp_path)
+    tiny = ["train", "--data", "fake:64,4,32", "--epochs", "1", "--batch-size", "32", "--device", "cpu", "--out", "run"]
+    said = []
+    for words in (tiny, [*tiny, "--resume"]):
+        with pytest.raises(SystemExit, match="0"):
+            main(words)
+        said += [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+    assert "the warm-up of 5 epochs does not end within 1" in said[0]
+    assert "the run in run is finished, and nothing more is trained" in said[1]
+    taken, shipped = Scales.load(tmp_path / "run" / "scales.safetensors"), Scales.load("repopt_vgg_nano")
+    assert all(
+        torch.equal(taken[name][branch], scale) for name, its in shipped.items() for branch, scale in its.items()
+    )
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -148,3 +168,4 @@ def test_bad_input_is_one_sentence_and_exit_code_2(folder, case):
     assert len(done.stderr.strip().splitlines()) == 1
     after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
     assert {path: content for path, content in before.items() if path.name != ".lock"} == after
+    assert not (folder / "x").exists()

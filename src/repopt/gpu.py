@@ -1,4 +1,4 @@
-"""Whether GPU kernels of our own can run: they need Triton, which comes with torch's CUDA wheels on Linux."""
+"""What a GPU can and may do: kernels of our own need Triton, which comes with torch's CUDA wheels on Linux."""
 
 import functools
 import importlib.util
@@ -14,6 +14,11 @@ def has_triton() -> bool:
 
 def takes_kernels(tensor: Tensor) -> bool:
     return tensor.device.type == "cuda" and has_triton()
+
+
+def allow_tf32(allowed: bool) -> None:
+    """Whether float32 is computed in TF32, by convolutions and by matrix products alike; torch's defaults differ."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
 
 
 def is_capturing(tensor: Tensor) -> bool:

@@ -21,6 +21,7 @@ from repopt.matching import Branches, declared_branches, matching_operators
 from repopt.multiplier import Multiplier, grad_mult
 from repopt.names import check_model, clean, clean_modules, listed
 from repopt.operators import LinearOperator, is_linear_operator, operator_of, spell
+from repopt.provenance import provenance
 from repopt.scales import Scales
 from repopt.sharding import local_rows
 
@@ -293,6 +294,16 @@ def _as_scales(scales: ScalesLike, plan: Plan) -> Scales:
 
 
 def _check_scales(scales: Scales, blocks: Mapping[str, Block]) -> None:
+    try:
+        _check_fit(scales, blocks)
+    except ValueError as error:
+        origin = provenance(scales)
+        if origin is None:
+            raise
+        raise ValueError(f"{error} (these scales were searched for {origin.model})") from error
+
+
+def _check_fit(scales: Scales, blocks: Mapping[str, Block]) -> None:
     unknown = [name for name in scales if name not in blocks]
     if unknown:
         raise ValueError(

@@ -184,10 +184,9 @@ def _find(name_or_path: str | Path) -> Path:
     if str(name_or_path) in names:
         return ZOO / f"{name_or_path}.safetensors"
     near = difflib.get_close_matches(str(name_or_path), names) or names
-    known = ", ".join(near) if near else "none yet"
     raise FileNotFoundError(
-        f"no scales called {str(name_or_path)!r} ship with repopt ({known}): give a shipped name, a .safetensors file, "
-        "or the authors' .pth"
+        f"no scales called {str(name_or_path)!r} ship with repopt ({', '.join(near)}): give a shipped name, 'ones', a "
+        ".safetensors file, or the authors' .pth"
     )
 
 

@@ -160,5 +160,5 @@ def test_augmentations_that_make_no_sense_are_refused(options, words):
 
 
 def test_randaugment_is_for_files():
-    with pytest.raises(ValueError, match="randaugment works on streamed files only"):
+    with pytest.raises(ValueError, match="RandAugment works on streamed files only"):
         augment(noise(2), Augmentation(randaugment=(2, 15)), 12, generator())

@@ -132,7 +132,7 @@ def test_batches_that_cannot_be_are_refused(data, options, words):
 def test_steps_and_augmentations_that_are_not_there_are_refused_at_once(data):
     with pytest.raises(ValueError, match="there is no step 6 of epoch 0: epochs count from 0 and have steps 0 to 5"):
         train_batches(data).epoch(0, 6)
-    with pytest.raises(ValueError, match="randaugment works on streamed files only"):
+    with pytest.raises(ValueError, match="RandAugment works on streamed files only"):
         train_batches(data, Augmentation(randaugment=(2, 15)))
 
 

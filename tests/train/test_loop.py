@@ -216,8 +216,11 @@ def test_a_signal_in_the_middle_of_an_epoch_loses_nothing(tmp_path, number):
     resumed = Run(build(job, data, CPU), data, job.recipe, folder, device=CPU, quiet=True)
     assert resumed.resume()
     assert resumed.position.step == 3
+    before = resumed.position.seconds
+    assert before == resumed.clock.train > 0
     resumed.fit()
     folder.close()
+    assert resumed.clock.train > folder.lines("metrics.jsonl")[0]["seconds"] > before
     merged = merge(resumed.subject.model).state_dict()
     for name, weight in load_file(tmp_path / "whole" / "model.safetensors").items():
         assert torch.equal(merged[name], weight), name

@@ -68,7 +68,12 @@ def test_a_file_changes_some_fields_of_a_named_recipe(tmp_path):
         ('base = "serch"', "there is no recipe 'serch'; there is search"),
         ("epochs = ", "cannot be read"),
         ('precision = "fp64"', "the recipe's precision is one of 'fp32', 'tf32', 'bf16', 'fp16', not 'fp64'"),
-        ('epochs = "many"', "the recipe's epochs must be a number, not 'many'"),
+        ('epochs = "many"', "the recipe's epochs must be a whole number, not 'many'"),
+        ("epochs = 1.5", "the recipe's epochs must be a whole number, not 1.5"),
+        ("seed = true", "the recipe's seed must be a whole number, not True"),
+        ('clip = "5"', "the recipe's clip must be a number, not '5'"),
+        ("eval_size = 0", "the recipe's eval_size must be positive, not 0"),
+        ('start = "author"', "the recipe's start must be 'authors' or 'paper' or a number, not 'author'"),
     ],
 )
 def test_what_no_recipe_can_be_is_said(text, words, tmp_path):

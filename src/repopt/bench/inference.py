@@ -5,6 +5,7 @@ import time
 import torch
 from torch import nn
 
+from repopt.gpu import allow_tf32
 from repopt.train.recipe import Precision
 
 _WARM = 3  # calls before the clock starts: compilation, and the choice of kernels
@@ -29,7 +30,7 @@ def inference_speed(
         raise ValueError("inference is timed in fp32, tf32 or bf16: give one of them")
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     cuda = device.type == "cuda"
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32"
+    allow_tf32(precision != "fp32")
     torch.backends.cudnn.benchmark = True  # as in training, and whatever ran in this process before
     layout = torch.channels_last if cuda else torch.contiguous_format
     model = model.eval().to(device=device, dtype=dtype, memory_format=layout)  # type: ignore[call-overload]

@@ -78,7 +78,7 @@ def bench_train(
     size: int = 224,
     classes: int = 1000,
     steps: int = 50,
-    precision: Precision = "bf16",
+    precision: Precision | None = None,
     device: Device = "auto",
     seed: int = 0,
     out: Path | None = None,
@@ -95,13 +95,14 @@ def bench_train(
         size: side of the images.
         classes: how many.
         steps: timed ones, after compilation and capture.
-        precision: of the forward and backward pass.
+        precision: of the forward and backward pass; bf16 on CUDA and fp32 elsewhere unless given.
         device: auto takes CUDA where there is one.
         seed: of weights and data.
         out: a CSV file to append the figures to.
         json: print JSON instead of a table.
     """
     chosen = chosen_device(device)
+    precision = precision or ("bf16" if chosen.type == "cuda" else "fp32")
     recipe = Recipe(batch_size=batch_size, precision=precision, seed=seed, flip=False)
     costs = [
         cost

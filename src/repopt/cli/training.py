@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from repopt.cli.output import Device, print_json
+from repopt.scales import shipped
 from repopt.train.distributed import is_first_process
 from repopt.train.finished import evaluate_run
 from repopt.train.launch import Job, train_run
@@ -49,7 +50,8 @@ def search(
         device: auto takes CUDA where there is one.
         resume: go on with the run in the folder, with its own settings.
         quiet: show no progress.
-        recipe: auto (demo for digits, else search), a name, or a .toml file; every flag below is one of its fields.
+        recipe: auto (demo for digits, else search), a name, or a .toml file; every flag below is one of its fields,
+            with its default.
         fields: the recipe's fields.
     """
     if out.suffix == ".safetensors":
@@ -59,6 +61,7 @@ def search(
     job = Job(
         method="search", model=model, data=data, recipe=fields, limit=limit, broken=broken, options=_options(strides)
     )
+    _say_before(job, out, resume=resume, quiet=quiet)
     summary = train_run(job, out, resume=resume, device=device, quiet=quiet)
     if not is_first_process():
         return 0
@@ -96,7 +99,8 @@ def train(
         model: the plain model; the multi-branch methods take its counterpart.
         method: repopt, or what it is compared with.
         data: digits, cifar10:PATH, cifar100:PATH, folder:PATH or fake:N,C,SIZE.
-        scales: for repopt and csla: a .safetensors file, the authors' .pth, a shipped name, or ones.
+        scales: for repopt and csla: a .safetensors file, the authors' .pth, a shipped name, or ones; those that ship
+            for the model unless given.
         out: the run folder.
         weights: a checkpoint to start from; nothing is drawn then.
         strides: of the stem and the four stages.
@@ -106,7 +110,7 @@ def train(
         resume: go on with the run in the folder, with its own settings.
         quiet: show no progress.
         recipe: auto (demo for digits, imagenet for folders, else small), a name, or a .toml file; every flag below is
-            one of its fields.
+            one of its fields, with its default.
         fields: the recipe's fields.
     """
     job = Job(
@@ -114,12 +118,13 @@ def train(
         model=model,
         data=data,
         recipe=fields,
-        scales=scales,
+        scales=scales or _shipped_for(model, method),
         weights=weights,
         limit=limit,
         broken=broken,
         options=_options(strides),
     )
+    _say_before(job, out, resume=resume, quiet=quiet)
     summary = train_run(job, out, resume=resume, device=device, quiet=quiet)
     if is_first_process():
         _conclude(out, summary)
@@ -176,6 +181,25 @@ def report(
 
     print(write_report(runs, out, title=title))
     return 0
+
+
+def _shipped_for(model: str, method: Method) -> str | None:
+    return model if method in ("repopt", "csla") and model in shipped() else None
+
+
+def _say_before(job: Job, out: Path, *, resume: bool, quiet: bool) -> None:
+    """What a user may not expect of what is about to happen."""
+    if quiet or not is_first_process():
+        return
+    if resume and (out / "summary.json").exists():
+        print(f"note: the run in {out} is finished, and nothing more is trained: for other settings give another --out")
+    elif resume:
+        print("note: the run goes on with its own settings, and other flags are left aside")
+    elif job.recipe.warmup_epochs >= job.recipe.epochs:
+        print(
+            f"note: the warm-up of {job.recipe.warmup_epochs:g} epochs does not end within {job.recipe.epochs}: for a "
+            "quick try give --warmup-epochs 0"
+        )
 
 
 def _options(strides: Strides | None) -> dict[str, Any]:

@@ -111,8 +111,8 @@ def apply(pixels: Tensor, draws: Tensor, augmentation: Augmentation, size: int, 
     """
     if augmentation.randaugment is not None:
         raise ValueError(
-            "randaugment works on streamed files only, and these images live on the device: set it to None, and use "
-            "resized_crop, color_jitter and erasing"
+            "RandAugment works on streamed files only, and these images are few enough to be held on the device: give "
+            "--randaugment None, or another --recipe, such as small"
         )
     if augmentation.resized_crop is not None:
         batch = _resized_crop(_taken(pixels, rows), draws, augmentation.resized_crop, augmentation.flip, size)

@@ -126,9 +126,9 @@ def _named(
     name: str, features_only: bool, out_indices: Sequence[int] | int | None, options: dict[str, Any]
 ) -> nn.Module:
     if name not in _MAKERS:
-        near = difflib.get_close_matches(name.lower(), list_models()) or ["repopt_vgg_b1", "... (repopt list)"]
+        near = difflib.get_close_matches(name.lower(), list_models()) or ["repopt_vgg_b1"]
         folder = ", nor a folder of that name" if "/" in name else ""
-        raise ValueError(f"there is no model {name!r}{folder}; there is {', '.join(near)}")
+        raise ValueError(f"there is no model {name!r}{folder}; there is {', '.join(near)} and more (repopt list)")
     if out_indices is not None and not features_only:
         raise ValueError("out_indices says which maps a backbone returns: give features_only=True with it")
     maker = _MAKERS[name]

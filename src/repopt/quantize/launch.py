@@ -11,6 +11,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from repopt.data import DataSet, EvalBatches
+from repopt.gpu import allow_tf32
 from repopt.models import RepGhostNet, RepOptGhostNet, RepVGG, deploy, plain_from_repvgg
 from repopt.onnx_files import need, write_onnx
 from repopt.quantize.calibration import calibration_batches, trimmed
@@ -107,7 +108,7 @@ def quantize_run(
     if setting.trim:
         batches = trimmed(model, batches, setting.trim)
     training = qat_recipe(recipe, epochs=epochs, lr=lr) if method == "qat" else None
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # both models in float32
+    allow_tf32(False)  # both models in float32
     tell = Console(stderr=True, quiet=quiet, style="dim", highlight=False).print
     tell(f"evaluating the float model on {len(found.val):,} images")
     before = _accuracy(trained.model, trained, found, recipe, where)
@@ -191,7 +192,9 @@ def _form(model: nn.Module, method: Method) -> Form:
 
 
 def _accuracy(model: nn.Module, trained: Trained, data: DataSet, recipe: Recipe, device: torch.device) -> float:
-    batches = EvalBatches(data.val, batch_size=recipe.eval_batch, device=device, **image_format(trained))
+    batches = EvalBatches(
+        data.val, batch_size=recipe.eval_batch, device=device, workers=recipe.workers, **image_format(trained)
+    )
     exact = replace(recipe, precision="fp32")
     score = evaluate(model.to(device), batches, exact, device=device, world=World())
     model.cpu()

@@ -15,7 +15,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-_PATIENCE = timedelta(seconds=25)  # a rank that dies must end the others within half a minute
+# A rank that dies closes its connections, which ends the others at once; one that is busy, as the first is with a large
+# checkpoint or a compiler, must not.
+_PATIENCE = timedelta(minutes=10)
 
 T = TypeVar("T")
 

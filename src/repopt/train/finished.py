@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from repopt.data import DataSet, EvalBatches, load_data
+from repopt.gpu import allow_tf32
 from repopt.models import create_model
 from repopt.models.saved import read_saved
 from repopt.train.distributed import joined
@@ -93,6 +94,7 @@ def evaluate_run(
     found = run_data(folder, data, limit=limit)
     check_data(trained, found)
     with joined(device) as (world, chosen):
+        allow_tf32(recipe.precision != "fp32")
         model = trained.model.to(chosen)
         scores = {}
         own = image_format(trained)
@@ -103,6 +105,7 @@ def evaluate_run(
                 device=chosen,
                 rank=world.rank,
                 world_size=world.size,
+                workers=recipe.workers,
                 **{**own, "size": size},
             )
             scores[size] = evaluate(model, batches, recipe, device=chosen, world=world)

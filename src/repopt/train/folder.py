@@ -4,7 +4,9 @@ recipe.json, run.json     the resolved recipe; model, method, data, hardware, ve
 metrics.jsonl             a line an epoch
 scales.jsonl              for a search, the mean of each branch's scales after each epoch
 checkpoint.pt             the last state, to resume from
-model.safetensors, config.json, scales.safetensors, summary.json      when it is done
+scales.safetensors        of RepOpt from the start, of a search when it is done
+model.safetensors, model_ema.safetensors, config.json, summary.json, report.html      when it is done
+tensorboard/              where tensorboard is installed
 """
 
 import fcntl
@@ -105,6 +107,9 @@ class RunFolder:
             ) from error
 
     def close(self) -> None:
+        """Lets go of the folder; where nothing was written to it, it goes too."""
+        if [path.name for path in self.path.iterdir()] == [".lock"]:
+            shutil.rmtree(self.path, ignore_errors=True)
         self._lock.close()
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import repopt.version
 from repopt.data import DataSet, load_data
-from repopt.models import create_model
+from repopt.models import create_model, list_models
 from repopt.models import load_checkpoint as load_weights
 from repopt.models.saved import tuples
 from repopt.plans import ScalesLike, plan
@@ -113,6 +113,11 @@ def _train(
 
 def build(job: Job, data: DataSet, device: torch.device) -> Subject:
     """The job's subject, drawn from the recipe's seed, on the device."""
+    if job.model not in list_models() and Path(job.model).is_dir():
+        raise ValueError(
+            f"{job.model!r} is a folder, and a run is of a model by its name: give --model the name, and --weights the "
+            "folder's model.safetensors"
+        )
     torch.manual_seed(job.recipe.seed)
     cuda = device.type == "cuda"
     channels_last = cuda if job.recipe.channels_last is None else job.recipe.channels_last

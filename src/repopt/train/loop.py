@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from repopt.data import DataSet, EvalBatches, ImageFiles, TrainBatches
+from repopt.gpu import allow_tf32
 from repopt.surgery import search_blocks
 from repopt.train.checkpoint import load_checkpoint, random_state, save_checkpoint, set_random_state
 from repopt.train.distributed import World
@@ -57,10 +58,11 @@ class Clock:
 
 @dataclass
 class Position:
-    """How far a run is: whole epochs, and steps of the next one."""
+    """How far a run is: whole epochs, steps of the next one, and the seconds that these took."""
 
     epoch: int = 0
     step: int = 0
+    seconds: float = 0.0
     best_accuracy: float = -1.0
     best_epoch: int = 0
 
@@ -131,7 +133,7 @@ class Run:
         if cuda:
             torch.cuda.reset_peak_memory_stats(device)
             torch.backends.cudnn.benchmark = True
-            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = recipe.precision != "fp32"
+            allow_tf32(recipe.precision != "fp32")
         first_lr = lr_at(recipe, 0, len(self.batches))
         lr = torch.tensor(first_lr, device=device) if self.graph else first_lr
         self.optimizer = make_optimizer(subject, recipe, lr, device=device, graph=self.graph)
@@ -207,7 +209,8 @@ class Run:
 
     def _epoch(self, stop: StopOnSignal, progress: RunProgress) -> dict[str, Any]:
         recipe, steps, epoch = self.recipe, len(self.batches), self.position.epoch
-        measured_from, start, saved_before = self.position.step, time.perf_counter(), self.clock.save
+        measured_from, trained_before = self.position.step, self.clock.train
+        self._since = time.perf_counter()
         for number, (x, y) in enumerate(self.batches.epoch(epoch, self.position.step), start=self.position.step):
             self.train_on(x, y, epoch, number)
             self.position.step = number + 1
@@ -215,8 +218,8 @@ class Run:
             if not self._warm and self._is_warm(number - measured_from):
                 self.synchronize()
                 self._warm = True
-                self.clock.compile += time.perf_counter() - start
-                measured_from, start = number + 1, time.perf_counter()
+                self.clock.compile += time.perf_counter() - self._since
+                measured_from, trained_before, self._since = number + 1, self.clock.train, time.perf_counter()
             looks = (number + 1) % _LOOK_EVERY == 0 or number + 1 == steps
             if looks or self.device.type == "cpu":
                 self._check_finite()
@@ -226,11 +229,20 @@ class Run:
                 self._check_finite()
                 self._stop(stop)
             if number + 1 < steps and looks and self._is_time_to_save():
+                self._count_seconds()
                 self._save()
+                self._since = time.perf_counter()
         self._check_finite()
-        seconds = time.perf_counter() - start - (self.clock.save - saved_before)
-        self.clock.train += seconds
-        return self._finish_epoch((steps - measured_from) * recipe.batch_size / max(seconds, 1e-9), seconds)
+        self._count_seconds()
+        measured = self.clock.train - trained_before
+        return self._finish_epoch((steps - measured_from) * recipe.batch_size / max(measured, 1e-9))
+
+    def _count_seconds(self) -> None:
+        """Adds what has passed since they were last counted to the seconds of this epoch, and of all training."""
+        now = time.perf_counter()
+        self.position.seconds += now - self._since
+        self.clock.train += now - self._since
+        self._since = now
 
     def train_on(self, x: Tensor, y: Tensor, epoch: int, number: int) -> None:
         """Takes one step, the learning rate and mixing of which follow from its number."""
@@ -241,7 +253,7 @@ class Run:
         if self.ema is not None:
             self.ema.update_parameters(self.subject.model)
 
-    def _finish_epoch(self, images_per_second: float, seconds: float) -> dict[str, Any]:
+    def _finish_epoch(self, images_per_second: float) -> dict[str, Any]:
         recipe, steps, epoch = self.recipe, len(self.batches), self.position.epoch + 1
         losses, hits, counted, _ = (self.world.sum(self.step.totals.values) / self.world.size).tolist()
         record: dict[str, Any] = {
@@ -253,14 +265,14 @@ class Run:
             if not recipe.mixup
             else None,
             "images_per_second": images_per_second,
-            "seconds": seconds,
+            "seconds": self.position.seconds,
         }
         self.step.totals.values.zero_()
         if epoch % recipe.eval_every == 0 or epoch == recipe.epochs:
             record |= self._evaluated()
             if record["val_accuracy"] > self.position.best_accuracy:
                 self.position.best_accuracy, self.position.best_epoch = record["val_accuracy"], epoch
-        self.position.epoch, self.position.step = epoch, 0
+        self.position.epoch, self.position.step, self.position.seconds = epoch, 0, 0.0
         self._record_scales(epoch)
         if self.folder is not None:
             self.folder.append("metrics.jsonl", record)
@@ -384,6 +396,7 @@ class Run:
 
     def _stop(self, stop: StopOnSignal) -> None:
         """Leaves a checkpoint behind, and the loop."""
+        self._count_seconds()
         self._save()
         kept = "" if self.folder is None else f": go on with --resume --out {self.folder.path}"
         raise StoppedError(f"stopped by {stop.name or 'another rank'} after {self._where()}{kept}", stop.code)

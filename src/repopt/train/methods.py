@@ -90,8 +90,8 @@ def make_optimizer(subject: Subject, recipe: Recipe, lr: Any, *, device: torch.d
     """The recipe's optimizer, re-parameterized where the subject has a plan."""
     groups = decay_groups(subject.model, recipe.weight_decay, identity=recipe.decay_identity)
     kind = getattr(torch.optim, recipe.optimizer)
-    closed = getattr(optim, recipe.optimizer, None)
-    if subject.plan is not None and closed is not None:
+    if subject.plan is not None and _has_closed_form(recipe):
+        closed = getattr(optim, recipe.optimizer)
         return closed(groups, subject.plan, lr=lr, **({"capturable": True} if graph else {}))  # type: ignore[no-any-return]
     options: dict[str, Any] = {"lr": lr}
     if kind is torch.optim.SGD:
@@ -107,9 +107,14 @@ def make_optimizer(subject: Subject, recipe: Recipe, lr: Any, *, device: torch.d
     return optimizer
 
 
+def _has_closed_form(recipe: Recipe) -> bool:
+    """Whether repopt.optim has the recipe's optimizer; not with the decay that goes into Adam's moments."""
+    return hasattr(optim, recipe.optimizer) and not (recipe.optimizer == "Adam" and recipe.weight_decay)
+
+
 def can_be_captured(subject: Subject, recipe: Recipe) -> bool:
     """Whether the recipe's optimizer steps without asking the host, so that a CUDA graph can replay it."""
-    if subject.plan is not None and hasattr(optim, recipe.optimizer):
+    if subject.plan is not None and _has_closed_form(recipe):
         return True
     return recipe.optimizer == "SGD" or "capturable" in signature(getattr(torch.optim, recipe.optimizer)).parameters
 
@@ -126,6 +131,10 @@ def counterpart(name: str, method: Method) -> str:
     """The model that a method trains: `repopt_vgg_b1` is `repvgg_b1` with real branches."""
     if method not in METHODS:
         raise ValueError(f"there is no method {method!r}; there is {', '.join(METHODS)}")
+    real = re.fullmatch(r"(?:qa)?rep(vgg|ghostnet)_(\w+)", name)
+    if real is not None:
+        plain = f"repopt_{real[1]}_{real[2]}"
+        raise ValueError(f"{name} has real branches: give --model {plain}, and --method repvgg to train it with them")
     found = re.fullmatch(r"repopt_(vgg|ghostnet)_(\w+)", name)
     if found is None or method not in ("repvgg", "qarepvgg"):
         return name

@@ -28,29 +28,6 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "identity": get_args(IdentityStart),
     "rules": get_args(Rules),
 }
-_NUMBERS = frozenset(
-    {
-        "epochs",
-        "batch_size",
-        "lr",
-        "lr_batch",
-        "warmup_epochs",
-        "warmup_lr",
-        "momentum",
-        "weight_decay",
-        "label_smoothing",
-        "mixup",
-        "ema",
-        "accumulate",
-        "crop_padding",
-        "color_jitter",
-        "erasing",
-        "eval_every",
-        "eval_batch",
-        "workers",
-        "seed",
-    }
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,11 +113,12 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if name in _NUMBERS and not isinstance(value, int | float):
-                raise ValueError(f"the recipe's {name} must be a number, not {value!r}")
+        self._check_numbers()
         for name in ("epochs", "batch_size", "lr", "lr_batch", "accumulate", "eval_every", "eval_batch"):
             if not getattr(self, name) > 0:
+                raise ValueError(f"the recipe's {name} must be positive, not {getattr(self, name)}")
+        for name in ("clip", "size", "eval_size"):
+            if getattr(self, name) is not None and getattr(self, name) <= 0:
                 raise ValueError(f"the recipe's {name} must be positive, not {getattr(self, name)}")
         for name in ("warmup_epochs", "warmup_lr", "momentum", "weight_decay", "mixup", "crop_padding", "workers"):
             if getattr(self, name) < 0:
@@ -148,18 +126,34 @@ class Recipe:
         for name in ("label_smoothing", "ema", "dropout", "erasing"):
             if not 0 <= (getattr(self, name) or 0) < 1:
                 raise ValueError(f"the recipe's {name} must lie in [0, 1), not {getattr(self, name)}")
-        if self.clip is not None and self.clip <= 0:
-            raise ValueError(f"the recipe's clip must be positive, not {self.clip}")
         if self.batch_size % self.accumulate:
             raise ValueError(f"a batch of {self.batch_size} cannot be computed in {self.accumulate} equal parts")
         if not isinstance(getattr(torch.optim, self.optimizer, None), type):
-            near = difflib.get_close_matches(self.optimizer, dir(torch.optim)) or ["SGD", "AdamW"]
-            raise ValueError(f"torch.optim has no {self.optimizer!r}; it has {', '.join(near)}")
+            known = {name.lower(): name for name in dir(torch.optim) if isinstance(getattr(torch.optim, name), type)}
+            near = difflib.get_close_matches(self.optimizer.lower(), known) or ["sgd", "adamw"]
+            raise ValueError(
+                f"torch.optim has no {self.optimizer!r}; it has {', '.join(known[name] for name in near)} and more"
+            )
 
         for name, words in _WORDS.items():
             if getattr(self, name) not in words:
                 raise ValueError(
                     f"the recipe's {name} is one of {', '.join(map(repr, words))}, not {getattr(self, name)!r}"
+                )
+
+    def _check_numbers(self) -> None:
+        """Raises unless every field that is a number is one, and a whole one where it counts something."""
+        for each in dataclasses.fields(self):
+            value, kinds = getattr(self, each.name), get_args(each.type) or (each.type,)
+            if not {int, float} & set(kinds) or (value is None and type(None) in kinds):
+                continue
+            if each.name == "start" and value in get_args(Counting):
+                continue
+            whole = float not in kinds
+            if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+                words = " or ".join((*map(repr, get_args(Counting)), "")) if each.name == "start" else ""
+                raise ValueError(
+                    f"the recipe's {each.name} must be {words}a {'whole ' if whole else ''}number, not {value!r}"
                 )
 
     @property
