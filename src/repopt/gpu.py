@@ -7,6 +7,17 @@ import torch
 from torch import Tensor
 
 
+def chosen_device(name: str) -> torch.device:
+    """The device that a user names: `cpu`, `cuda`, or `auto` for CUDA where there is one.
+
+    Raises:
+        ValueError: there is no CUDA device.
+    """
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("there is no CUDA device here, or torch was built without CUDA: use --device cpu")
+    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+
+
 @functools.cache
 def has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None

@@ -63,9 +63,10 @@ def attach(
     _check_attachable(optimizer)
     check_held(optimizer, plan)
     chosen, exact = _choose(optimizer, route, allow_inexact)
-    if not allow_inexact:
+    if allow_inexact:
+        exact = exact and unreached(plan) is None
+    else:
         check_reached(plan)
-    exact = exact and unreached(plan) is None
     with stamping(optimizer, fingerprint(plan, chosen)):
         if chosen == "grad":
             return Handle(optimizer, GradRoute(optimizer, plan), exact=exact)

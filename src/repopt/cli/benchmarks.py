@@ -12,7 +12,8 @@ from rich.table import Table
 import repopt
 from repopt.bench.step import Implementation, Rule, measure_step
 from repopt.bench.training import measure_training
-from repopt.cli.output import Device, chosen_device, print_json
+from repopt.cli.output import Device, print_json
+from repopt.gpu import chosen_device
 from repopt.results import append_csv, environment
 from repopt.train.methods import Method
 from repopt.train.recipe import Precision, Recipe

@@ -8,7 +8,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from repopt.cli.output import Device, chosen_device, print_json
+from repopt.cli.output import Device, print_json
+from repopt.gpu import chosen_device
 from repopt.quantize import Int8, LayerCost, quantize_run
 from repopt.quantize.launch import Form, Method
 from repopt.quantize.qat import EPOCHS

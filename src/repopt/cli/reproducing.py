@@ -7,7 +7,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from repopt.cli.output import Device, chosen_device
+from repopt.cli.output import Device
+from repopt.gpu import chosen_device
 from repopt.reproduce import TABLES, Scope, Workshop, drawings_in, results_page, write_drawings
 from repopt.reproduce import reproduce as reproduce_table
 from repopt.reproduce.tables import work_left

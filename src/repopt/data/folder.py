@@ -16,6 +16,7 @@ import torch
 from repopt.data.cached import cached
 from repopt.data.decoding import ENDINGS, decode, find_broken, sides
 from repopt.data.images import ImageFiles, Images, Parts, balanced
+from repopt.names import listed
 
 SIZE = 224
 RESIDENT = 4 << 30
@@ -94,7 +95,7 @@ def _files(folder: Path, classes: Sequence[str] | None) -> tuple[tuple[str, ...]
         )
     if unknown := sorted(set(own) - set(own if classes is None else classes)):
         raise ValueError(
-            f"{str(folder)!r} holds {len(unknown)} class(es) that train has not ({_listed(unknown)}): add training "
+            f"{str(folder)!r} holds {len(unknown)} class(es) that train has not ({listed(unknown)}): add training "
             "images of them or take them away"
         )
     label = {name: number for number, name in enumerate(own if classes is None else classes)}
@@ -109,7 +110,7 @@ def _files(folder: Path, classes: Sequence[str] | None) -> tuple[tuple[str, ...]
         raise ValueError(f"there are no images in {str(folder)!r}: files ending in {', '.join(ENDINGS)} are read")
     if empty:
         raise ValueError(
-            f"{str(folder)!r} has {len(empty)} class folder(s) without images ({_listed(empty)}): files ending in "
+            f"{str(folder)!r} has {len(empty)} class folder(s) without images ({listed(empty)}): files ending in "
             f"{', '.join(ENDINGS)} are read, so add some or remove the folder"
         )
     return tuple(own), ImageFiles(paths=tuple(paths), labels=torch.tensor(labels))
@@ -167,7 +168,3 @@ def _digest(root: Path, *parts: ImageFiles) -> str:
             line = f"{path.relative_to(root).as_posix()}\0{os.stat(path).st_size}\0{label}\n"
             digest.update(line.encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

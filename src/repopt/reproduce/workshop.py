@@ -18,6 +18,7 @@ from typing import IO, Any
 
 import torch
 
+from repopt.gpu import chosen_device
 from repopt.scales import Scales
 from repopt.train.finished import read_json
 from repopt.train.folder import replacing
@@ -41,8 +42,7 @@ class Workshop:
 
     @property
     def chosen_device(self) -> torch.device:
-        auto = "cuda" if torch.cuda.is_available() else "cpu"
-        return torch.device(auto if self.device == "auto" else self.device)
+        return chosen_device(self.device)
 
     def run(self, job: Job, *, weights: bool = False) -> Path:
         """The folder of the job's finished run, which is trained, or trained to its end, where it is not there.

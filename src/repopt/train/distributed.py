@@ -15,6 +15,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from repopt.gpu import chosen_device
+
 # A rank that dies closes its connections, which ends the others at once; one that is busy, as the first is with a large
 # checkpoint or a compiler, must not.
 _PATIENCE = timedelta(minutes=10)
@@ -96,9 +98,7 @@ def joined(device: str) -> Iterator[tuple[World, torch.device]]:
     Args:
         device: `auto`, `cpu` or `cuda`.
     """
-    cuda = torch.cuda.is_available() if device == "auto" else device == "cuda"
-    if cuda and not torch.cuda.is_available():
-        raise ValueError("there is no CUDA device here, or torch was built without CUDA: use --device cpu")
+    cuda = chosen_device(device).type == "cuda"
     size, local_rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
     if cuda:
         torch.cuda.set_device(local_rank)
