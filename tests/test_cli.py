@@ -77,6 +77,13 @@ def test_help_is_there_for_a_newcomer(args):
     assert "usage: repopt" in done.stdout
 
 
+def test_a_misspelt_flag_is_answered_with_those_of_its_command_alone():
+    said = run("train", "--epoch", "1").stderr
+    assert "--epochs INT" in said
+    assert "repopt train --help" in said
+    assert not [other for other in ("demo", "quantize", "search") if other in said]
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [

@@ -74,7 +74,10 @@ def main(args: list[str] | None = None) -> None:
     try:
         if given[0] in _RECIPES:
             commands = {**commands, given[0]: _with_recipe(commands[given[0]], _base_recipe(given))}
-        code = tyro.extras.subcommand_cli_from_dict(commands, prog=prog, description=about, args=given)
+        if given[0] in commands:  # its flags alone, so that near ones are not sought in all commands
+            code = tyro.cli(commands[given[0]], prog=f"{prog} {given[0]}", args=given[1:])
+        else:
+            code = tyro.extras.subcommand_cli_from_dict(commands, prog=prog, description=about, args=given)
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
