@@ -79,7 +79,7 @@ def test_branches_are_named_by_taps_dilation_and_groups(module, branches, names)
 def test_an_identity_is_left_out_where_the_shape_changes_and_the_block_says_so():
     block = block_of(nn.Conv2d(4, 4, 3, stride=2, padding=1), Conv(3), Identity())
     assert list(block.branches) == ["conv3x3"]
-    assert str(block) == "conv3x3 (no identity: stride 2x2)"
+    assert (list(block.branches), block.left_out) == (["conv3x3"], "stride 2x2")
 
 
 @pytest.mark.parametrize(

@@ -139,10 +139,6 @@ class Block:
     branches: Mapping[str, Placement]
     left_out: str | None = None
 
-    def __str__(self) -> str:
-        names = " + ".join(self.branches)
-        return names if self.left_out is None else f"{names} (no identity: {self.left_out})"
-
 
 def imagine(operator: Operator, branches: Sequence[Branch], name: str = "") -> Block:
     """Places branches in an operator.

@@ -4,6 +4,7 @@ A plan holds its model and knows operators by name, never by the identity of a p
 the model is wrapped, compiled or sharded, and `on` puts it on a copy.
 """
 
+import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -207,21 +208,28 @@ class Plan:
         return depths
 
     def __str__(self) -> str:
-        rows = [("operator", "kernel", "branches", "multiplier min / mean / max", "bytes")]
+        rows = [("operator", "kernel", "branches", *(("min", "mean", "max") if self.scales is not None else ()))]
         total = 0
         for name, block in self.blocks.items():
-            spread, size = "no scales", ""
+            spread: tuple[str, ...] = ()
             if self.scales is not None:
                 multiplier = grad_mult(block, self.constants(name))
                 dense = multiplier.dense()
-                spread = " / ".join(f"{value:.3g}" for value in (dense.min(), dense.mean(), dense.max()))
-                size = f"{multiplier.nbytes:,}"
+                spread = tuple(f"{value:.3g}" for value in (dense.min(), dense.mean(), dense.max()))
                 total += multiplier.nbytes
-            rows.append((name, spell(block.operator.kernel_shape), str(block), spread, size))
+            rows.append((name, spell(block.operator.kernel_shape), ", ".join(block.branches), *spread))
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         lines.insert(1, "  ".join("-" * width for width in widths))
-        return "\n".join([*lines, f"{len(self.blocks)} operators, multipliers of {total:,} bytes in float32"])
+        return "\n".join([*lines, *self._notes(total)])
+
+    def _notes(self, multiplier_bytes: int) -> Iterator[str]:
+        """What stands below the table, in lines of 80 columns."""
+        of_scales = f"min, mean and max of their multipliers, {multiplier_bytes:,} bytes in float32"
+        yield f"{len(self.blocks)} operators; {'no scales' if self.scales is None else of_scales}"
+        without = [f"{name} ({block.left_out})" for name, block in self.blocks.items() if block.left_out is not None]
+        if without:
+            yield from textwrap.wrap(f"no identity: {', '.join(without)}", 80, break_long_words=False)
 
     def _block(self, name: str) -> Block:
         if name not in self.blocks:
