@@ -108,7 +108,7 @@ class RunFolder:
 
     def close(self) -> None:
         """Lets go of the folder; where nothing was written to it, it goes too."""
-        if [path.name for path in self.path.iterdir()] == [".lock"]:
+        if self.path.is_dir() and [path.name for path in self.path.iterdir()] == [".lock"]:
             shutil.rmtree(self.path, ignore_errors=True)
         self._lock.close()
 
