@@ -124,6 +124,7 @@ BAD = {
     "out folder in use": ("train --scales ones --out trained", "there is a run in 'trained' already"),
     "nothing to resume": ("train --resume --out x", "there is no run in 'x' to resume"),
     "no scales": ("train --model repopt_ghostnet_130 --out x", "the method repopt needs scales"),
+    "other strides": ("train --strides 1 1 1 1 1 --out x", "the method repopt needs scales"),
     "real branches": ("train --model repvgg_nano --out x", "give --model repopt_vgg_nano, and --method repvgg"),
     "scales of another size": ("train --scales repopt_vgg_b1 --out x", "searched for repopt_vgg_b1"),
     "a folder as a model": ("train --model trained --scales ones --out x", "is a folder, and a run is of a model"),
@@ -145,8 +146,9 @@ def test_what_a_user_may_not_expect_is_said(tmp_path, capsys, monkeypatch):
         with pytest.raises(SystemExit, match="0"):
             main(words)
         said += [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
-    assert "the warm-up of 5 epochs does not end within 1" in said[0]
-    assert "the run in run is finished, and nothing more is trained" in said[1]
+    assert said[0] == "note: the scales are those that ship for repopt_vgg_nano"
+    assert "the warm-up of 5 epochs does not end within 1" in said[1]
+    assert "the run in run is finished, and nothing more is trained" in said[2]
     taken, shipped = Scales.load(tmp_path / "run" / "scales.safetensors"), Scales.load("repopt_vgg_nano")
     assert all(
         torch.equal(taken[name][branch], scale) for name, its in shipped.items() for branch, scale in its.items()

@@ -88,7 +88,7 @@ def test_a_plan_does_not_move_to_another_architecture():
 
 
 @pytest.mark.parametrize("name", ["repopt_vgg_b1", "repopt_vgg_l2"])
-def test_a_printed_plan_fits_a_terminal_of_80_columns(name):
+def test_the_printed_plan_of_a_vgg_fits_a_terminal_of_80_columns(name):
     with torch.device("meta"):
         plan = repopt.plan(repopt.create_model(name), scales=name)
     assert max(map(len, str(plan).splitlines())) <= 80

@@ -305,7 +305,10 @@ def _check_scales(scales: Scales, blocks: Mapping[str, Block]) -> None:
     try:
         _check_fit(scales, blocks)
     except ValueError as error:
-        origin = provenance(scales)
+        try:
+            origin = provenance(scales)
+        except (KeyError, ValueError):  # metadata of another make
+            origin = None
         if origin is None:
             raise
         raise ValueError(f"{error} (these scales were searched for {origin.model})") from error

@@ -84,3 +84,10 @@ def test_a_file_is_replaced_in_one_move_or_not_at_all(tmp_path):
     write("new", False)
     assert path.read_text() == "new"
     assert [entry.name for entry in tmp_path.iterdir()] == ["file.txt"]
+
+
+def test_a_folder_that_was_made_for_nothing_goes_and_the_users_own_stays(tmp_path):
+    (tmp_path / "mine").mkdir()
+    for name in ("mine", "made"):
+        RunFolder(tmp_path / name).close()
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]

@@ -206,5 +206,5 @@ class BranchRoute:
         branches.start(weight, None if self._given is None else self._given.get(name, {}))
         found = optimizer.state.pop(weight, {})
         if found:
-            branches.adopt(found, weight)
             self._put_away[weight] = found
+            branches.adopt(found, weight)

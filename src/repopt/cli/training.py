@@ -118,7 +118,7 @@ def train(
         model=model,
         data=data,
         recipe=fields,
-        scales=scales or _shipped_for(model, method),
+        scales=scales or _shipped_for(model, method, strides),
         weights=weights,
         limit=limit,
         broken=broken,
@@ -183,19 +183,22 @@ def report(
     return 0
 
 
-def _shipped_for(model: str, method: Method) -> str | None:
-    return model if method in ("repopt", "csla") and model in shipped() else None
+def _shipped_for(model: str, method: Method, strides: Strides | None) -> str | None:
+    """The model's own scales; with other strides they are not, and want to be asked for."""
+    return model if method in ("repopt", "csla") and strides is None and model in shipped() else None
 
 
 def _say_before(job: Job, out: Path, *, resume: bool, quiet: bool) -> None:
     """What a user may not expect of what is about to happen."""
     if quiet or not is_first_process():
         return
+    if not resume and job.scales == job.model:
+        print(f"note: the scales are those that ship for {job.model}")
     if resume and (out / "summary.json").exists():
         print(f"note: the run in {out} is finished, and nothing more is trained: for other settings give another --out")
-    elif resume:
+    elif resume and (out / "recipe.json").exists():
         print("note: the run goes on with its own settings, and other flags are left aside")
-    elif job.recipe.warmup_epochs >= job.recipe.epochs:
+    elif not resume and job.recipe.warmup_epochs >= job.recipe.epochs:
         print(
             f"note: the warm-up of {job.recipe.warmup_epochs:g} epochs does not end within {job.recipe.epochs}: for a "
             "quick try give --warmup-epochs 0"

@@ -96,10 +96,14 @@ class RunFolder:
         taken = [] if started or (path / "run.json").exists() else [name for name in _RESULTS if (path / name).exists()]
         if taken:
             raise ValueError(f"{str(path)!r} holds {taken[0]}, which is of no run: give another --out")
+        self._made = not path.exists()
         path.mkdir(parents=True, exist_ok=True)
         self._lock = (path / ".lock").open("w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = os.stat(path / ".lock")  # gone where another process has just let go of the folder
+            if not os.path.samestat(held, os.fstat(self._lock.fileno())):
+                raise BlockingIOError
         except OSError as error:
             self._lock.close()
             raise ValueError(
@@ -107,8 +111,8 @@ class RunFolder:
             ) from error
 
     def close(self) -> None:
-        """Lets go of the folder; where nothing was written to it, it goes too."""
-        if self.path.is_dir() and [path.name for path in self.path.iterdir()] == [".lock"]:
+        """Lets go of the folder; one that was made for the run, and that nothing was written to, goes too."""
+        if self._made and self.path.is_dir() and [path.name for path in self.path.iterdir()] == [".lock"]:
             shutil.rmtree(self.path, ignore_errors=True)
         self._lock.close()
 

@@ -239,10 +239,13 @@ class Run:
 
     def _count_seconds(self) -> None:
         """Adds what has passed since they were last counted to the seconds of this epoch, and of all training."""
-        now = time.perf_counter()
-        self.position.seconds += now - self._since
-        self.clock.train += now - self._since
-        self._since = now
+        passed = time.perf_counter() - self._since
+        if (self.graph or self.compiled) and not self._warm:
+            self.clock.compile += passed
+        else:
+            self.position.seconds += passed
+            self.clock.train += passed
+        self._since += passed
 
     def train_on(self, x: Tensor, y: Tensor, epoch: int, number: int) -> None:
         """Takes one step, the learning rate and mixing of which follow from its number."""

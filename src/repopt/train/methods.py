@@ -132,9 +132,9 @@ def counterpart(name: str, method: Method) -> str:
     if method not in METHODS:
         raise ValueError(f"there is no method {method!r}; there is {', '.join(METHODS)}")
     real = re.fullmatch(r"(?:qa)?rep(vgg|ghostnet)_(\w+)", name)
-    if real is not None:
-        plain = f"repopt_{real[1]}_{real[2]}"
-        raise ValueError(f"{name} has real branches: give --model {plain}, and --method repvgg to train it with them")
+    if real is not None and method in ("repopt", "csla", "search"):
+        plain, own = f"repopt_{real[1]}_{real[2]}", "qarepvgg" if name.startswith("qa") else "repvgg"
+        raise ValueError(f"{name} has real branches: give --model {plain}, and --method {own} to train it with them")
     found = re.fullmatch(r"repopt_(vgg|ghostnet)_(\w+)", name)
     if found is None or method not in ("repvgg", "qarepvgg"):
         return name
