@@ -133,9 +133,8 @@ def _way(row: Record) -> str:
 def _tried(rows: Sequence[Record], chosen: Record) -> str:
     """All inits and learning rates of a row, and whether the best one lies at their edge."""
     inits = [INITS[init] for init in dict.fromkeys(row["init"] for row in rows)]
-    rates = sorted(
-        {float(row["lr"] or row["rate"]) for row in rows if row["lr"] or row["rate"]}
-    )  # diverged: the latter
+    found = (row["lr"] or row["rate"] for row in rows)  # a row that diverged has no lr
+    rates = sorted({float(rate) for rate in found if rate})
     if len(rows) < 2 or not rates:
         return ""
     edges = {rates[0]: ", the lowest is best", rates[-1]: ", the highest is best"} if len(rates) > 1 else {}

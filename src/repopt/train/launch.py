@@ -21,10 +21,11 @@ from repopt.results import commit, environment
 from repopt.scales import Scales
 from repopt.surgery import extract_scales, merge
 from repopt.train.checkpoint import NAME as CHECKPOINT
+from repopt.train.clock import Clock
 from repopt.train.distributed import World, joined
 from repopt.train.finished import read_json, run_recipe
 from repopt.train.folder import RunFolder, replacing
-from repopt.train.loop import Clock, Run
+from repopt.train.loop import Run
 from repopt.train.methods import Method, Subject, counterpart, make_subject
 from repopt.train.recipe import Recipe
 

@@ -6,8 +6,6 @@ augmentation, the learning rate. So a run that goes on from a checkpoint takes t
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,6 +18,7 @@ from repopt.data import DataSet, EvalBatches, ImageFiles, TrainBatches
 from repopt.gpu import allow_tf32
 from repopt.surgery import search_blocks
 from repopt.train.checkpoint import load_checkpoint, random_state, save_checkpoint, set_random_state
+from repopt.train.clock import Clock
 from repopt.train.distributed import World
 from repopt.train.evaluation import evaluate
 from repopt.train.folder import RunFolder
@@ -37,23 +36,6 @@ _SAVE_SHARE = 0.01  # of the time, at the most, goes into checkpoints; the last 
 
 class DivergedError(RuntimeError):
     """A loss or weights that are not finite ended the run."""
-
-
-@dataclass
-class Clock:
-    """Where the time went, in seconds."""
-
-    data: float = 0.0
-    compile: float = 0.0
-    train: float = 0.0
-    eval: float = 0.0
-    save: float = 0.0
-
-    @contextmanager
-    def measure(self, what: str) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        setattr(self, what, getattr(self, what) + time.perf_counter() - start)
 
 
 @dataclass
