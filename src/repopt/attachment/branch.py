@@ -192,8 +192,10 @@ class BranchRoute:
         self._held(optimizer)
         for group in optimizer.param_groups:
             on_device = bool(group.get("fused") or group.get("capturable"))
-            for name, saved in group.pop(_SAVED, {}).items():
+            for name, saved in group.get(_SAVED, {}).items():
                 self._blocks[name].load(saved, on_device)
+        for group in optimizer.param_groups:  # only now: an attach that fails leaves them for the next
+            group.pop(_SAVED, None)
 
     @torch.no_grad()
     def _start(self, optimizer: Optimizer, name: str, weight: Tensor) -> None:
