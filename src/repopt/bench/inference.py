@@ -1,6 +1,8 @@
 """How many images a second a model sees in inference, on noise held on the device."""
 
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import nn
@@ -12,7 +14,14 @@ _WARM = 3  # calls before the clock starts: compilation, and the choice of kerne
 
 
 def inference_speed(
-    model: nn.Module, *, batch_size: int, size: int, precision: Precision, device: torch.device, steps: int
+    model: nn.Module,
+    *,
+    batch_size: int,
+    size: int,
+    precision: Precision,
+    device: torch.device,
+    steps: int,
+    alone: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> float:
     """Images a second of a model, compiled where that is the default of training: on CUDA.
 
@@ -23,6 +32,7 @@ def inference_speed(
         precision: bf16 converts the weights; tf32 computes in it where the device can.
         device: where.
         steps: timed ones.
+        alone: entered for the timed steps, so that what shares the device may work on while this compiles.
     """
     if steps < 1:
         raise ValueError(f"steps must be at least 1, not {steps}")
@@ -41,11 +51,12 @@ def inference_speed(
         for _ in range(_WARM):
             called(images)
         _wait(device)
-        start = time.perf_counter()
-        for _ in range(steps):
-            called(images)
-        _wait(device)
-    return steps * batch_size / (time.perf_counter() - start)
+        with alone():
+            start = time.perf_counter()
+            for _ in range(steps):
+                called(images)
+            _wait(device)
+            return steps * batch_size / (time.perf_counter() - start)
 
 
 def _wait(device: torch.device) -> None:

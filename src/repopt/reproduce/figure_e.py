@@ -16,7 +16,7 @@ from repopt.reproduce.tables import Record, Row, Table
 from repopt.reproduce.workshop import Workshop, figures_of
 from repopt.scales import Scales
 
-_SIZE = "b0"  # as Table 5, whose searches these are
+_SIZE = "b0"
 _SOURCES = ("cifar100", "imagenette")
 _SHOWN = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)  # shares of a search's epochs
 _ENVIRONMENT = ("commit", "hardware", "threads", "python", "torch", "date")

@@ -50,8 +50,10 @@ def _speed_row(scope: Scope, name: str, model: str, options: dict[str, Any], siz
         parameters = sum(param.numel() for param in net.parameters())
         device = workshop.chosen_device
         steps = 2 if scope.quick else 100
-        with workshop.alone():
-            speed = inference_speed(net, batch_size=batch, size=size, precision=precision, device=device, steps=steps)
+        with workshop.sharing() as alone:
+            speed = inference_speed(
+                net, batch_size=batch, size=size, precision=precision, device=device, steps=steps, alone=alone
+            )
         about = {"images_per_second": speed, "parameters": parameters, "batch_size": batch, "size": size}
         return [{**about, "precision": precision, **environment(device)}]
 

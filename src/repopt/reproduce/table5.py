@@ -12,7 +12,7 @@ from repopt.reproduce.workshop import Workshop
 from repopt.train.launch import Job
 from repopt.train.recipe import search
 
-_SIZE = "b0"  # the paper has B1; the smaller model leaves time for three seeds
+_SIZE = "a0"  # the paper has B1, whose accuracy here does not tell constants apart, as A0's does: see `constants`
 _SOURCES = ("cifar100", "imagenette", "digits")
 _TARGETS = ("imagenette", "cifar100")
 # the paper's pairs, its ImageNet in the place of our Imagenette and its Caltech256 in that of CIFAR-100

@@ -2,7 +2,7 @@
 
 A run's folder is named after its job: model, data, recipe, seed and scales. Several processes may work at one table: a
 row, or a run that two rows need, is claimed by a lock that the system takes back from a process that dies. Trainings
-may share the device; what is timed has it alone.
+may share the device; what is timed has it alone for that long.
 """
 
 import dataclasses
@@ -10,9 +10,10 @@ import fcntl
 import gc
 import hashlib
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,6 +25,8 @@ from repopt.train.finished import read_json
 from repopt.train.folder import replacing
 from repopt.train.launch import Job, train_run
 from repopt.train.loop import DivergedError
+
+Alone = Callable[[], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,12 +55,14 @@ class Workshop:
             weights: keep the trained weights, which are large.
         """
         plain = self.folder / _name(job)
-        out = plain.with_name(f"{plain.name}-weights") if weights else plain
+        kept = plain.with_name(f"{plain.name}-weights")
+        finished = [folder for folder in (plain, kept) if (folder / "summary.json").exists()]
+        out = kept if weights or finished == [kept] else plain
         with self.claim(out.name, wait=True):
             if not (out / "summary.json").exists():
                 self._train(job, out)
             (out / "checkpoint.pt").unlink(missing_ok=True)
-            if not weights:
+            if out == plain:
                 (out / "model.safetensors").unlink(missing_ok=True)
         return out
 
@@ -94,19 +99,23 @@ class Workshop:
                 yield True
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Holds the device for what is timed: waits for the trainings of this workshop, and lets none begin."""
-        with self.claim("timing", wait=True), self._lock_file("device") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+    def sharing(self) -> Iterator[Alone]:
+        """Holds a share of the device, as `run` does itself; who waits to have it alone is let through first.
 
-    @contextmanager
-    def sharing(self) -> Iterator[None]:
-        """Holds a share of the device, as `run` does itself; who waits to have it alone is let through first."""
+        What it gives holds the whole device, for what is timed: it waits until no other has a share.
+        """
         with self._lock_file("device") as file:
             with self.claim("timing", wait=True):
                 fcntl.flock(file, fcntl.LOCK_SH)
+            yield partial(self._alone, file)
+
+    @contextmanager
+    def _alone(self, share: IO[str]) -> Iterator[None]:
+        fcntl.flock(share, fcntl.LOCK_UN)  # or two that want it alone would wait for each other
+        with self.claim("timing", wait=True):
+            fcntl.flock(share, fcntl.LOCK_EX)
             yield
+            fcntl.flock(share, fcntl.LOCK_SH)
 
     def _lock_file(self, name: str) -> IO[str]:
         self.folder.mkdir(parents=True, exist_ok=True)
