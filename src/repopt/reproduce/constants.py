@@ -16,8 +16,9 @@ _SIZES = ("b1", "a0")
 _SOURCES: tuple[Source, ...] = get_args(Source)
 # other ways to search than the one that ships
 _SEARCHES = {"searched, clipped": search_clipped(), "searched, He": dataclasses.replace(search(), kernel="paper")}
+_AGAIN = "searched again"  # with the next seed: how much do two searches differ?
 _REPVGG = "RepVGG"
-_ALL = (*_SOURCES, *_SEARCHES, _REPVGG)
+_ALL = (*_SOURCES, _AGAIN, *_SEARCHES, _REPVGG)
 
 
 def _rows(scope: Scope) -> Iterator[Row]:
@@ -34,13 +35,16 @@ def _row(scope: Scope, size: str, source: str, seed: int) -> Row:
     def job(workshop: Workshop) -> Job:
         if source == _REPVGG:
             return training_job(scope, model, "repvgg", seed)
-        if source in _SEARCHES:
+        if source == _AGAIN:
+            other = dataclasses.replace(scope, search_seed=scope.search_seed + 1)
+            scales = workshop.searched(search_job(other, model))
+        elif source in _SEARCHES:
             scales = workshop.searched(search_job(scope, model, scope.search_recipe(_SEARCHES[source])))
         else:
             scales = scales_from(source, scope, workshop, model)  # type: ignore[arg-type]
         return training_job(scope, model, "repopt", seed, scales)
 
-    searched = {f"{source} {size}": 3.0} if source in _SEARCHES else {}
+    searched = {f"{source} {size}": 3.0} if source in (_AGAIN, *_SEARCHES) else {}
     key = {"model": model, "constants": source, "seed": seed}
     return training_row(key, job, minutes=0.3, searches=searched, authors=source == "authors")
 
@@ -64,8 +68,9 @@ def _part(rows: Sequence[Record]) -> list[str]:
         "",
         *told,
         "searched: ours, which ship. authors: released by the paper's authors. depth: what the search starts from. "
-        "mean: ours, averaged over the channels. clipped: searched with label smoothing and clipping. He: searched "
-        "from He's kernels, and trained from torch's as all are. RepVGG: real branches.",
+        "mean: ours, averaged over the channels. again: by the same recipe with another seed. clipped: searched with "
+        "label smoothing and clipping. He: searched from He's kernels, and trained from torch's as all are. RepVGG: "
+        "real branches.",
     ]
 
 

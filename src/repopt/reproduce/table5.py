@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from repopt.reproduce.claims import Claim
 from repopt.reproduce.jobs import cifar_job, search_job, training_job
 from repopt.reproduce.scope import Scope
-from repopt.reproduce.summaries import difference, markdown, matching, setting, spread
+from repopt.reproduce.summaries import SHARED, difference, markdown, matching, setting, spread
 from repopt.reproduce.tables import Record, Row, Table, training_row
 from repopt.reproduce.workshop import Workshop
 from repopt.train.launch import Job
@@ -49,8 +49,9 @@ def _row(scope: Scope, target: str, source: str, seed: int) -> Row:
 
 def _part(rows: Sequence[Record]) -> list[str]:
     lines = [
-        f"The paper, RepOpt-VGG-B1: {_PAPER}. Ours, {rows[0]['model']}, one search on each source, made for this "
-        "table, of 240 epochs of whatever images it has.",
+        f"The paper, RepOpt-VGG-B1: {_PAPER}. Ours, {rows[0]['model']}, one search on each source, of 240 epochs of "
+        "whatever images it has: where those are fewer, scales have fewer steps in which to leave their start. "
+        f"{SHARED}",
         "",
     ]
     cells = []

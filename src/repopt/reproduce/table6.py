@@ -7,7 +7,7 @@ from repopt.plans import Plan
 from repopt.reproduce.claims import Claim
 from repopt.reproduce.jobs import has_identity, planned, search_job, training_job
 from repopt.reproduce.scope import Scope
-from repopt.reproduce.summaries import difference, markdown, matching, mean_cell, setting, spread
+from repopt.reproduce.summaries import SHARED, difference, markdown, matching, mean_cell, setting, spread
 from repopt.reproduce.tables import Record, Row, Table
 from repopt.reproduce.workshop import FIGURES, Workshop, figures_of
 from repopt.scales import Scales
@@ -65,7 +65,7 @@ def _row(scope: Scope, strides: tuple[int, ...], seed: int) -> Row:
 def _part(rows: Sequence[Record]) -> list[str]:
     lines = [
         f"The paper: B1 on ImageNet. Ours: {rows[0]['model']}, searched on CIFAR-100 with other strides, trained on "
-        f"Imagenette with all strides 2: {setting(rows)}",
+        f"Imagenette with all strides 2: {setting(rows)} {SHARED}",
         "",
     ]
     first = matching(rows, strides=_text(_ORIGINAL))

@@ -7,7 +7,7 @@ from typing import Any
 from repopt.reproduce.claims import Claim
 from repopt.reproduce.jobs import search_job, training_job
 from repopt.reproduce.scope import Scope
-from repopt.reproduce.summaries import difference, markdown, matching, mean_cell, setting, spread
+from repopt.reproduce.summaries import SHARED, difference, markdown, matching, mean_cell, setting, spread
 from repopt.reproduce.tables import Record, Row, Table
 from repopt.reproduce.workshop import FIGURES, Workshop, figures_of
 from repopt.scales import Counting, Scales
@@ -40,7 +40,7 @@ def _row(scope: Scope, name: str, seed: int) -> Row:
 def _part(rows: Sequence[Record]) -> list[str]:
     lines = [
         f"The paper: B1 on ImageNet. Ours: {rows[0]['model']}, searched on CIFAR-100, trained on Imagenette: "
-        f"{setting(rows)}",
+        f"{setting(rows)} {SHARED}",
         "",
     ]
     by_depth = matching(rows, scales_start="sqrt(2/l)")
