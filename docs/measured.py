@@ -89,12 +89,12 @@ def training() -> list[str]:
         "",
     ]
     lines += [
-        "Hyper-Search on CIFAR-100, `repopt search`. The first search of a model ships; others repeat or vary it.",
+        "Hyper-Search, `repopt search`. The first search of a model ships; others repeat or vary it.",
         "",
     ]
     lines += [
-        "| model | recipe | precision | seed | hardware | accuracy | data | compile | train | eval | checkpoints | |",
-        "|---|---|---|---:|---|---:|---:|---:|---:|---:|---:|---|",
+        "| model | searched on | recipe | precision | seed | hardware | accuracy | data | compile | train | eval | checkpoints | |",
+        "|---|---|---|---|---:|---|---:|---:|---:|---:|---:|---:|---|",
     ]
     for row in rows_of("search.csv"):
         spent = [
@@ -102,7 +102,7 @@ def training() -> list[str]:
             for what in ("data", "compile", "train", "eval", "save")
         ]
         lines.append(
-            f"| {row['model']} | {row['recipe']} | {row['precision']} | {row['seed']} | {row['hardware']} | {float(row['val_accuracy']):.2f} | {' | '.join(spent)} | "
+            f"| {row['model']} | {row['data']} | {row['recipe']} | {row['precision']} | {row['seed']} | {row['hardware']} | {float(row['val_accuracy']):.2f} | {' | '.join(spent)} | "
             f"{row['note']} |"
         )
     lines += ["", "`repopt bench train`, noise at 224 pixels, held on the device:", ""]

@@ -137,7 +137,7 @@ def test_a_full_table_says_how_long_it_takes(tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no folder '/nowhere'"):
         reproduce("tableD", nowhere, Workshop(folder=tmp_path, device="cpu"), tmp_path, tell=said.append)
     assert said[0] == (
-        f"Appendix D: GhostNet: 0 rows stand in {tmp_path / 'tableD.csv'}, 18 to go, about 16 minutes on one H200"
+        f"Appendix D: GhostNet: 0 rows stand in {tmp_path / 'tableD.csv'}, 15 to go, about 9 minutes on one H200"
     )
 
 
