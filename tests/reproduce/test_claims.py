@@ -10,7 +10,7 @@ from reproduce.made_up import QUICK, line
 
 
 def claim(paper, mean, error=0.5, **kind):
-    return Claim(text="it loses", paper=paper, ours=Difference(mean=mean, error=error, seeds=3), **kind)
+    return Claim(text="it loses", model="nano", paper=paper, ours=Difference(mean=mean, error=error, seeds=3), **kind)
 
 
 @pytest.mark.parametrize(
@@ -48,9 +48,8 @@ def test_the_page_sets_the_papers_claims_beside_ours(tmp_path):
     append_csv(tmp_path / "tableB.csv", rows)
     page = results_page(TABLES, tmp_path)
     beside = page.partition("## Beside the paper")[2].partition("## ")[0]
-    assert (
-        "| Appendix B: scales of a search that starts at 1 are worse | -0.88 | -10.00 ± 0.71 | agrees |\n"
-    ) in beside
+    text = "Appendix B: scales of a search that starts at 1 are worse"
+    assert f"| {text} | -0.88 | repopt_vgg_b0 | -10.00 ± 0.71 | agrees |\n" in beside
     assert "## Beside the paper" not in results_page(TABLES, tmp_path / "nowhere")
 
 
@@ -64,3 +63,15 @@ def test_every_claim_of_table_4_is_about_one_of_its_rows():
     claims = TABLES["table4"].claims(rows)
     assert len(claims) == 6
     assert {each.finding for each in claims} == {"cannot tell"}
+
+
+def test_other_constants_are_told_of_two_models_beside_the_same_figure_of_the_paper():
+    rows = [
+        line(model="repopt_vgg_a0", constants=constants, seed=seed, val_accuracy=value)
+        for constants, values in {"searched": (80, 81), "ones": (75, 76), "mean": (80, 81)}.items()
+        for seed, value in enumerate(values)
+    ]
+    ones, mean = TABLES["constants"].claims(rows)
+    assert (ones.text, ones.model) == ("Table 4: with all-ones constants it loses", "repopt_vgg_a0")
+    assert ones.paper == pytest.approx(77.59 - 78.47)
+    assert (ones.finding, mean.finding) == ("agrees", "cannot tell")

@@ -261,8 +261,8 @@ def _claims(rows: Sequence[Record]) -> list[Claim]:
     gap = difference(matching(accuracy, method="repopt"), matching(accuracy, method="repvgg"))
     paper = _papers_gap("repopt_vgg_b1")
     assert paper is not None
-    text = "Table 2: RepOpt reaches RepVGG's accuracy (B1)"
-    return [Claim(text=text, paper=paper, ours=gap, alike=True)] if gap else []
+    text = "Table 2: RepOpt reaches RepVGG's accuracy"
+    return [Claim(text=text, model=accuracy[0]["model"], paper=paper, ours=gap, alike=True)] if gap else []
 
 
 def _verdict(rows: Sequence[Record]) -> str | None:

@@ -9,7 +9,18 @@ from repopt.csla import Convention
 from repopt.reproduce.claims import Claim
 from repopt.reproduce.jobs import Source, scales_from, training_job
 from repopt.reproduce.scope import Scope
-from repopt.reproduce.summaries import INITS, best, difference, groups, markdown, matching, setting, spread, told_apart
+from repopt.reproduce.summaries import (
+    INITS,
+    Difference,
+    best,
+    difference,
+    groups,
+    markdown,
+    matching,
+    setting,
+    spread,
+    told_apart,
+)
 from repopt.reproduce.tables import Record, Row, Table, training_row
 from repopt.reproduce.workshop import Workshop
 from repopt.train.launch import Job
@@ -110,7 +121,6 @@ def _part(rows: Sequence[Record]) -> list[str]:
     for name, its in chosen.items():
         behaviour = _BEHAVIOURS[name]
         if its:
-            lowest = behaviour.paper - _BEHAVIOURS[_FULL].paper
             cells.append(
                 (
                     name,
@@ -121,7 +131,7 @@ def _part(rows: Sequence[Record]) -> list[str]:
                     "" if name == _FULL else difference(its, full),
                     "" if name == _BASELINE else difference(its, baseline),
                     f"{behaviour.paper:.2f}",
-                    "" if name == _FULL else f"{lowest:+.2f}",
+                    "" if name == _FULL else f"{_papers_loss(name):+.2f}",
                 )
             )
     columns = {"optimizer": "<", "init": "<", "tried": "<", "seeds": ">", "accuracy": ">", "to RepOptimizer": ">"}
@@ -178,10 +188,20 @@ def _claims(rows: Sequence[Record]) -> list[Claim]:
     full = at_its_best(rows, _FULL)
     gaps = {name: difference(at_its_best(rows, name), full) for name in _CLAIMS}
     return [
-        Claim(text=f"Table 4: {text}", paper=_BEHAVIOURS[name].paper - _BEHAVIOURS[_FULL].paper, ours=gap)
+        Claim(text=f"Table 4: {text}", model=rows[0]["model"], paper=_papers_loss(name), ours=gap)
         for name, text in _CLAIMS.items()
         if (gap := gaps[name])
     ]
+
+
+def claim_of(source: Source, model: str, ours: Difference) -> Claim:
+    """What the paper says of other constants, beside what they cost another model."""
+    (name,) = (name for name, each in _BEHAVIOURS.items() if each.source == source and each.rules == "both")
+    return Claim(text=f"Table 4: {_CLAIMS[name]}", model=model, paper=_papers_loss(name), ours=ours)
+
+
+def _papers_loss(name: str) -> float:
+    return _BEHAVIOURS[name].paper - _BEHAVIOURS[_FULL].paper
 
 
 def _verdict(rows: Sequence[Record]) -> str | None:

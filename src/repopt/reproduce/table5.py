@@ -73,7 +73,7 @@ def _claims(rows: Sequence[Record]) -> list[Claim]:
     its = {source: matching(rows, target="imagenette", source=source) for source in _SOURCES}
     gaps = {source: difference(found, its["cifar100"]) for source, found in its.items()}
     return [
-        Claim(text=f"Table 5: {text}", paper=paper, ours=gap, alike=True)
+        Claim(text=f"Table 5: {text}", model=rows[0]["model"], paper=paper, ours=gap, alike=True)
         for source, text, paper in (
             ("imagenette", "scales searched on the target data are no better", 78.43 - 78.47),
             ("digits", "scales searched on a third data set do as well", 78.19 - 78.47),

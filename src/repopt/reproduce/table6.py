@@ -87,7 +87,12 @@ def _part(rows: Sequence[Record]) -> list[str]:
 def _claims(rows: Sequence[Record]) -> list[Claim]:
     first, papers = matching(rows, strides=_text(_ORIGINAL)), _PAPER[_ORIGINAL][1]
     return [
-        Claim(text=f"Table 6: scales searched with strides {_text(strides)} are worse", paper=paper - papers, ours=gap)
+        Claim(
+            text=f"Table 6: scales searched with strides {_text(strides)} are worse",
+            model=rows[0]["model"],
+            paper=paper - papers,
+            ours=gap,
+        )
         for strides, (_, paper) in _PAPER.items()
         if strides != _ORIGINAL and (gap := difference(matching(rows, strides=_text(strides)), first))
     ]

@@ -122,7 +122,7 @@ def _calibrated(rows: Sequence[Record], trained_by: str) -> list[Record]:
 def _claims(rows: Sequence[Record]) -> list[Claim]:
     gap = difference(_calibrated(rows, "repvgg"), _calibrated(rows, "repopt"), "int8_accuracy")
     text = "Table 8: calibrated to INT8, RepVGG is behind RepOpt"
-    return [Claim(text=text, paper=54.55 - 75.89, ours=gap)] if gap else []
+    return [Claim(text=text, model=rows[0]["model"], paper=54.55 - 75.89, ours=gap)] if gap else []
 
 
 def _verdict(rows: Sequence[Record]) -> str | None:

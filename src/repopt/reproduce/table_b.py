@@ -64,7 +64,8 @@ def _claims(rows: Sequence[Record]) -> list[Claim]:
     ones, by_depth = (matching(rows, scales_start=name) for name in _STARTS)
     gap = difference(ones, by_depth)
     text = "Appendix B: scales of a search that starts at 1 are worse"
-    return [Claim(text=text, paper=_PAPER["all 1"][1] - _PAPER["sqrt(2/l)"][1], ours=gap)] if gap else []
+    papers = _PAPER["all 1"][1] - _PAPER["sqrt(2/l)"][1]
+    return [Claim(text=text, model=rows[0]["model"], paper=papers, ours=gap)] if gap else []
 
 
 TABLE = Table(

@@ -78,7 +78,7 @@ def _claims(rows: Sequence[Record]) -> list[Claim]:
     gap = difference(matching(rows, method="repopt", scales="searched"), matching(rows, method="repvgg"))
     text = "Appendix D: RepOpt-GhostNet reaches RepGhostNet's accuracy"
     papers = float(_NAMES["repopt"][1]) - float(_NAMES["repvgg"][1])
-    return [Claim(text=text, paper=papers, ours=gap, alike=True)] if gap else []
+    return [Claim(text=text, model=_MODEL, paper=papers, ours=gap, alike=True)] if gap else []
 
 
 TABLE = Table(
