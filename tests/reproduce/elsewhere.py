@@ -64,16 +64,6 @@ def hold_and_leave(folder, name, file, begun):
         file.touch()
 
 
-def share_then_time(folder, go, begun):
-    """Holds a share of the device until a file is there, and then the whole."""
-    with Workshop(folder=folder).sharing() as alone:
-        begun.set()
-        while not go.exists():
-            time.sleep(0.002)
-        with alone():
-            time.sleep(0.1)
-
-
 def train(folder, job, weights, begun):
     """Runs a job."""
     torch.set_num_threads(1)

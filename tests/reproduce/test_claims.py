@@ -28,28 +28,31 @@ def test_a_difference_has_the_papers_sign_beyond_two_standard_errors_or_not(pape
     assert claim(paper, mean).finding == finding
 
 
-@pytest.mark.parametrize(("mean", "finding"), [(0.9, "agrees"), (1.1, "ours is ahead"), (-1.1, "ours is behind")])
+@pytest.mark.parametrize(
+    ("mean", "finding"), [(0.9, "not told apart"), (1.1, "differs: ahead"), (-1.1, "differs: behind")]
+)
 def test_two_methods_are_alike_or_not(mean, finding):
     assert claim(0.06, mean, alike=True).finding == finding
 
 
 def test_one_seed_tells_nothing():
-    assert claim(-1.4, -9.0, error=None).finding == "cannot tell: one seed"
-    assert claim(0.06, 0.0, error=None, alike=True).finding == "cannot tell: one seed"
+    assert claim(-1.4, -9.0, error=None).finding == "cannot tell: one run"
+    assert claim(0.06, 0.0, error=None, alike=True).finding == "cannot tell: one run"
 
 
 def test_the_page_sets_the_papers_claims_beside_ours(tmp_path):
-    accuracies = {"all 1": (70, 71), "sqrt(2/l)": (80, 81)}
+    accuracies = {"all 1": (50, 70, 71), "sqrt(2/l)": (54, 80, 81)}
     rows = [
-        line(scales_start=name, model="repopt_vgg_b0", seed=seed, val_accuracy=value) | {"search_accuracy": "50"}
-        for name, values in accuracies.items()
+        line(scales_start=name, model="repopt_vgg_b0", seed=seed, val_accuracy=value, search_accuracy=search)
+        for name, (search, *values) in accuracies.items()
         for seed, value in enumerate(values)
     ]
     append_csv(tmp_path / "tableB.csv", rows)
     page = results_page(TABLES, tmp_path)
     beside = page.partition("## Beside the paper")[2].partition("## ")[0]
-    text = "Appendix B: scales of a search that starts at 1 are worse"
-    assert f"| {text} | -0.88 | repopt_vgg_b0 | -10.00 ± 0.71 | agrees |\n" in beside
+    itself, scales = "a search that starts at 1 is less accurate itself", "scales of such a search are worse"
+    assert f"| Appendix B: {itself} | -6.83 | repopt_vgg_b0 | -4.00 | cannot tell: one run |\n" in beside
+    assert f"| Appendix B: {scales} | -0.88 | repopt_vgg_b0 | -10.00 ± 0.71 | agrees |\n" in beside
     assert "## Beside the paper" not in results_page(TABLES, tmp_path / "nowhere")
 
 

@@ -12,7 +12,7 @@ from repopt.reproduce.workshop import FIGURES, Workshop, _name, figures_of
 from repopt.scales import Scales
 from repopt.train.loop import DivergedError
 from repopt.train.recipe import Recipe
-from reproduce.elsewhere import Elsewhere, hold, hold_and_leave, share_then_time, train
+from reproduce.elsewhere import Elsewhere, hold, hold_and_leave, train
 from reproduce.made_up import small_job
 
 # another value than the default, for each field
@@ -226,7 +226,7 @@ def test_a_training_that_diverged_is_not_tried_again_and_a_search_says_that_it_w
 
 def test_what_is_timed_has_the_device_alone(workshop):
     job = small_job()
-    with workshop.sharing() as alone, alone():
+    with workshop.alone():
         other = Elsewhere(train, workshop.folder, job, False)
         other.wait_for(lambda: not free(workshop, _name(job)))  # it is at the run
         time.sleep(3)  # in which it would have begun
@@ -238,19 +238,9 @@ def test_what_is_timed_has_the_device_alone(workshop):
 def test_what_is_timed_waits_for_a_training(workshop):
     other = Elsewhere(train, workshop.folder, LONG, False)
     other.wait_for(lambda: any(workshop.folder.glob("*/recipe.json")))
-    with workshop.sharing() as alone, alone():
+    with workshop.alone():
         assert list(workshop.folder.glob("*/summary.json"))
     other.wait()
-
-
-def test_two_that_are_timed_do_not_wait_for_each_other(workshop, tmp_path):
-    go = tmp_path / "go"
-    both = [Elsewhere(share_then_time, workshop.folder, go) for _ in range(2)]
-    for each in both:
-        each.wait_for_begin()
-    go.touch()  # both hold a share, and both want the whole now
-    for each in both:
-        each.wait()
 
 
 def test_a_run_with_weights_serves_those_who_need_none(workshop):

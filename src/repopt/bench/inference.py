@@ -1,8 +1,7 @@
 """How many images a second a model sees in inference, on noise held on the device."""
 
+import statistics
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import nn
@@ -11,19 +10,13 @@ from repopt.gpu import allow_tf32
 from repopt.train.recipe import Precision
 
 _WARM = 3  # calls before the clock starts: compilation, and the choice of kernels
+TIMINGS = 3  # of which the median counts
 
 
 def inference_speed(
-    model: nn.Module,
-    *,
-    batch_size: int,
-    size: int,
-    precision: Precision,
-    device: torch.device,
-    steps: int,
-    alone: Callable[[], AbstractContextManager[None]] = nullcontext,
+    model: nn.Module, *, batch_size: int, size: int, precision: Precision, device: torch.device, steps: int
 ) -> float:
-    """Images a second of a model, compiled where that is the default of training: on CUDA.
+    """Images a second of a model, the median of three timings; compiled where that is the default of training: on CUDA.
 
     Args:
         model: it is moved to the device and into eval mode.
@@ -31,8 +24,7 @@ def inference_speed(
         size: side of the images.
         precision: bf16 converts the weights; tf32 computes in it where the device can.
         device: where.
-        steps: timed ones.
-        alone: entered for the timed steps, so that what shares the device may work on while this compiles.
+        steps: in each timing.
     """
     if steps < 1:
         raise ValueError(f"steps must be at least 1, not {steps}")
@@ -51,12 +43,14 @@ def inference_speed(
         for _ in range(_WARM):
             called(images)
         _wait(device)
-        with alone():
+        seconds = []
+        for _ in range(TIMINGS):
             start = time.perf_counter()
             for _ in range(steps):
                 called(images)
             _wait(device)
-            return steps * batch_size / (time.perf_counter() - start)
+            seconds.append(time.perf_counter() - start)
+    return steps * batch_size / statistics.median(seconds)
 
 
 def _wait(device: torch.device) -> None:

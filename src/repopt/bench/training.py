@@ -6,8 +6,6 @@ in one go, after compilation and capture.
 
 import gc
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -53,7 +51,6 @@ def measure_training(
     classes: int,
     steps: int,
     device: torch.device,
-    alone: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> list[TrainCost]:
     """Times the training of a model by several methods, one after the other.
 
@@ -65,7 +62,6 @@ def measure_training(
         classes: how many.
         steps: timed ones.
         device: where.
-        alone: entered for the timed steps, so that what shares the device may work on while this compiles.
     """
     if steps < 1:
         raise ValueError(f"steps must be at least 1, not {steps}")
@@ -80,11 +76,9 @@ def measure_training(
         run = Run(subject, data, recipe, None, device=device)
         start = time.perf_counter()
         _take(run, _WARM)
-        compiled = time.perf_counter() - start
-        with alone():
-            start = time.perf_counter()
-            _take(run, steps)
-            speed = steps * recipe.batch_size / (time.perf_counter() - start)
+        warm = time.perf_counter()
+        _take(run, steps)
+        speed = steps * recipe.batch_size / (time.perf_counter() - warm)
         costs.append(
             TrainCost(
                 model=model,
@@ -92,7 +86,7 @@ def measure_training(
                 images_per_second=speed,
                 ratio=speed / (costs[0].images_per_second if costs else speed),
                 peak_bytes=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
-                compile_seconds=compiled,
+                compile_seconds=warm - start,
                 parameters=sum(param.numel() for param in subject.model.parameters()),
             )
         )

@@ -191,7 +191,19 @@ def _answer(rows: Sequence[Record]) -> str | None:
     words = {1: "it is ahead", 0: "the two are not told apart", -1: "it loses"}
     found = {data: _at_best_rates(matching(rows, data=data)) for data in _DATA}
     told = [f"on {data} {words[gap.side]}" for data, gap in found.items() if gap and gap.error is not None]
-    return f"So A0 by RepOpt, each method at its best learning rate: {', '.join(told)}." if told else None
+    edge = [f"{method} on {data}" for data in _DATA for method in _at_the_edge(matching(rows, data=data))]
+    may = f" The highest rate tried is the best of {', '.join(edge)}: a higher one may be better." if edge else ""
+    return f"So A0 by RepOpt, each method at its best learning rate: {', '.join(told)}.{may}" if told else None
+
+
+def _at_the_edge(its: Sequence[Record]) -> list[str]:
+    """The methods whose best learning rate is the highest that was tried."""
+    found = []
+    for method, name in ((_REPVGG, "RepVGG"), (_SEARCHED, "RepOpt")):
+        usual, twice, half = (matching(its, way=way) for way in _at_rates(method))
+        if usual and twice and best([usual, twice, half]) == twice:
+            found.append(name)
+    return found
 
 
 def _at_best_rates(its: Sequence[Record]) -> Difference | None:

@@ -20,6 +20,16 @@ _SOURCES: tuple[Source, ...] = get_args(Source)
 _SEARCHES = {"searched, clipped": search_clipped(), "searched, He": dataclasses.replace(search(), kernel="paper")}
 _AGAIN = "searched again"  # with the next seed: how much do two searches differ?
 _REPVGG = "RepVGG"
+_WORDS = {
+    "searched": "ours, which ship",
+    "authors": "released by the paper's authors",
+    "depth": "what the search starts from",
+    "mean": "ours, averaged over the channels",
+    _AGAIN: "by the same recipe with another seed",
+    "searched, clipped": "with label smoothing and clipping",
+    "searched, He": "from He's kernels, and trained from torch's as all are",
+    _REPVGG: "real branches",
+}
 _ALL = (*_SOURCES, _AGAIN, *_SEARCHES, _REPVGG)
 
 
@@ -59,20 +69,17 @@ def _part(rows: Sequence[Record]) -> list[str]:
         ours = found["searched"]
         for source, its in found.items():
             if its:
-                cells.append((model, source, len(its), spread(its), "" if its == ours else difference(ours, its)))
+                cells.append((model, source, len(its), spread(its), "" if its == ours else difference(its, ours)))
         others = {source: its for source, its in found.items() if its != ours}
         apart = told_apart(others, ours, "ours")
         told += [f"{model}: {apart}", ""] if apart else []
-    columns = {"model": "<", "constants": "<", "seeds": ">", "accuracy": ">", "ours minus this": ">"}
+    columns = {"model": "<", "constants": "<", "seeds": ">", "accuracy": ">", "to searched": ">"}
     return [
         *lines,
         *markdown(columns, cells),
         "",
         *told,
-        "searched: ours, which ship. authors: released by the paper's authors. depth: what the search starts from. "
-        "mean: ours, averaged over the channels. again: by the same recipe with another seed. clipped: searched with "
-        "label smoothing and clipping. He: searched from He's kernels, and trained from torch's as all are. RepVGG: "
-        "real branches.",
+        " ".join(f"{source}: {words}." for source, words in _WORDS.items() if matching(rows, constants=source)),
     ]
 
 

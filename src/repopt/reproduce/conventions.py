@@ -99,7 +99,7 @@ def _part(rows: Sequence[Record]) -> list[str]:
     lines = [
         "The paper's text and its authors' code differ in how kernels, identities and searched scales start (of the "
         "latter its section 4.1 and its appendix B say different things), and in the recipe of the search. Each way "
-        "trained on Imagenette, with scales from one search on CIFAR-100 the same way. "
+        "trained on Imagenette, with scales from one search on CIFAR-100 the same way, made for this table. "
         f"{rows[0]['model']}, {setting(rows)}",
         "",
     ]

@@ -14,16 +14,18 @@ _HEAD = """<!-- made by `repopt reproduce` and `make docs` from results/*.csv: c
 Each part is made by one command from the rows of `results/NAME.csv`, and every row there carries its seed, hardware,
 versions, commit (of the earliest rows, the one that followed) and date. The paper trains on ImageNet for days. We train
 on Imagenette (ten of its classes, at 96 pixels) and CIFAR-100 for seconds to minutes: compare differences between
-methods with the paper's, not accuracies. The recipe is the paper's (SGD, momentum 0.9, cosine from 0.1 after 5 epochs
-of warm-up, weight decay 4e-5, label smoothing 0.1) but for three things: Nesterov's momentum, crops of a quarter of an
-image or more (on CIFAR-100 of its padded 40 pixels), and no RandAugment. The paper's Table 7, detection and
-segmentation, was not attempted.
+methods with the paper's, not accuracies. VGGs are trained by the paper's recipe (SGD, momentum 0.9, cosine from 0.1
+after 5 epochs of warm-up, weight decay 4e-5, label smoothing 0.1) but for three things: Nesterov's momentum, crops of a
+quarter of an image or more (on CIFAR-100 of its padded 40 pixels), and no RandAugment. The paper's Table 7, detection
+and segmentation, was not attempted.
 
 - ± behind an accuracy is the deviation over seeds. Behind a difference it is the standard error of two means, not
   paired: on a GPU the same seed, trained twice, differs about as much as two seeds do. Other test images would move
-  an accuracy too, on Imagenette by about half a point.
-- With three seeds on either side, two standard errors hold 82 to 88% and not 95%, and of many comparisons some are
-  wrong. Some runs stand in several tables, so that these are not independent.
+  an accuracy too, on Imagenette by about 0.6 points.
+- With three seeds on either side, two standard errors hold 82 to 88% and not 95%, with two seeds fewer still, and of
+  many comparisons some are wrong. Some runs stand in several tables, so that these are not independent.
+- Tables 5 and 6 and Appendix B have A0. B1's accuracy had not told constants apart, and A0's did: by trainings, with
+  scales of one search, that `constants`, `a0` and these three share. Were they lucky, all five would show it.
 - Scales come from one search. How much another search would change is in no ±.
 - Ways are chosen on the test images that they are compared on.
 """

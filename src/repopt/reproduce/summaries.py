@@ -122,13 +122,6 @@ def markdown(columns: Mapping[str, str], lines: Iterable[Sequence[object]]) -> l
     ]
 
 
-# said wherever the trainings with A0's usual scales are the ones to compare with
-SHARED = (
-    "The row of the usual search stands in `constants`, `a0`, Tables 5 and 6 and Appendix B alike: one search and the "
-    "same trainings. Were they lucky, all of these would show it."
-)
-
-
 def setting(rows: Sequence[Record]) -> str:
     """On what the rows were trained, in a line: all values where they differ."""
     trained = [row for row in rows if row["train_images"]]
@@ -136,8 +129,8 @@ def setting(rows: Sequence[Record]) -> str:
     return (
         f"{_all(trained, 'train_images')} training and {_all(trained, 'val_images')} test images of "
         f"{_all(trained, 'size')} pixels, {_all(trained, 'epochs')} epochs, batch {_all(trained, 'batch_size')}, "
-        f"{_all(trained, 'precision')}, seeds {', '.join(map(str, seeds))}; {_all(trained, 'hardware')}, torch "
-        f"{_all(trained, 'torch')}, {_dates(trained)}."
+        f"{_all(trained, 'precision')}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}; "
+        f"{_all(trained, 'hardware')}, torch {_all(trained, 'torch')}, {_dates(trained)}."
     )
 
 

@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -127,14 +126,9 @@ def _cost(
     with workshop.claim(name, wait=True):
         if not kept.exists():
             torch.compiler.reset()
-            with workshop.sharing() as alone:
+            with workshop.alone() if timed else workshop.sharing():
                 (cost,) = measure_training(
-                    *(model, (method,), recipe),
-                    size=size,
-                    classes=classes,
-                    steps=steps,
-                    device=device,
-                    alone=alone if timed else nullcontext,
+                    model, (method,), recipe, size=size, classes=classes, steps=steps, device=device
                 )
             with replacing(kept) as unfinished:
                 unfinished.write_text(json.dumps({**_columns(cost, recipe), **environment(device)}))
@@ -160,14 +154,19 @@ def _part(rows: Sequence[Record]) -> list[str]:
     accuracy, speed = matching(rows, what="accuracy"), matching(rows, what="speed")
     lines = ["The paper: ImageNet, eight 2080Ti."]
     if accuracy:
-        lines[0] += f" Ours: Imagenette, {setting(accuracy)}"
+        lines[0] += (
+            f" Ours: Imagenette, {setting(accuracy)} Both methods have the recipe's learning rate, in proportion to "
+            "the batch; whether RepVGG has a better one was not tried here (for A0 it was: "
+            "[Does A0 lose to RepVGG?](#does-a0-lose-to-repvgg))."
+        )
     if speed:
         lines[0] += (
             f" Speed, memory and parameters on noise at {speed[0]['size']} pixels with 1,000 classes, "
             f"{speed[0]['precision']}, of both methods one after the other. The largest batch is what fits into "
             f"{_MEMORY / 1e9:g} GB, the memory of one of the paper's GPUs, in steps of {_STEP} images. The paper "
             "trains on eight; we train on one, with as many images in all at equal batches, and with one "
-            "GPU's largest batch."
+            "GPU's largest batch. A speed is one timing of 50 steps, and another differs by a few percent. "
+            "Memory is what torch has allocated, in bf16 and compiled: the paper's GPUs filled up at other batches."
         )
     lines += [""]
     cells = []

@@ -2,7 +2,7 @@
 
 A run's folder is named after its job: model, data, recipe, seed and scales. Several processes may work at one table: a
 row, or a run that two rows need, is claimed by a lock that the system takes back from a process that dies. Trainings
-may share the device; what is timed has it alone for that long.
+may share the device; what is timed has it alone.
 """
 
 import dataclasses
@@ -10,10 +10,9 @@ import fcntl
 import gc
 import hashlib
 import json
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,8 +24,6 @@ from repopt.train.finished import read_json
 from repopt.train.folder import replacing
 from repopt.train.launch import Job, train_run
 from repopt.train.loop import DivergedError
-
-Alone = Callable[[], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,23 +96,19 @@ class Workshop:
                 yield True
 
     @contextmanager
-    def sharing(self) -> Iterator[Alone]:
-        """Holds a share of the device, as `run` does itself; who waits to have it alone is let through first.
+    def alone(self) -> Iterator[None]:
+        """Holds the device for what is timed: waits for the trainings of this workshop, and lets none begin."""
+        with self.claim("timing", wait=True), self._lock_file("device") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
-        What it gives holds the whole device, for what is timed: it waits until no other has a share.
-        """
+    @contextmanager
+    def sharing(self) -> Iterator[None]:
+        """Holds a share of the device, as `run` does itself; who waits to have it alone is let through first."""
         with self._lock_file("device") as file:
             with self.claim("timing", wait=True):
                 fcntl.flock(file, fcntl.LOCK_SH)
-            yield partial(self._alone, file)
-
-    @contextmanager
-    def _alone(self, share: IO[str]) -> Iterator[None]:
-        fcntl.flock(share, fcntl.LOCK_UN)  # or two that want it alone would wait for each other
-        with self.claim("timing", wait=True):
-            fcntl.flock(share, fcntl.LOCK_EX)
             yield
-            fcntl.flock(share, fcntl.LOCK_SH)
 
     def _lock_file(self, name: str) -> IO[str]:
         self.folder.mkdir(parents=True, exist_ok=True)
