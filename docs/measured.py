@@ -115,6 +115,11 @@ def training() -> list[str]:
             f"| {row['model']} | {row['batch_size']} | {row['precision']} | {row['hardware']} | {row['method']} | "
             f"{float(row['images_per_second']):,.0f} | {float(row['ratio']):.2f} | {float(row['peak_bytes']) / 1e9:.1f} GB |"
         )
+    lines += [
+        "",
+        "Of two methods in one process, the second's memory counts what the first has left. "
+        "[Table 2](results.md#table-2-repopt-against-repvgg) has either in a process of its own, and other timings.",
+    ]
     return lines
 
 

@@ -68,7 +68,7 @@ def test_every_claim_of_table_4_is_about_one_of_its_rows():
     assert {each.finding for each in claims} == {"cannot tell"}
 
 
-def test_other_constants_are_told_of_two_models_beside_the_same_figure_of_the_paper():
+def test_other_constants_of_a0_are_told_beside_the_papers_figure():
     rows = [
         line(model="repopt_vgg_a0", constants=constants, seed=seed, val_accuracy=value)
         for constants, values in {"searched": (80, 81), "ones": (75, 76), "mean": (80, 81)}.items()

@@ -106,6 +106,11 @@ def test_the_setting_names_data_recipe_seeds_and_machine():
     )
 
 
+def test_days_are_told_from_first_to_last():
+    rows = [line(seed=0, date=f"2026-11-{day}") for day in (16, 15, 17)]
+    assert setting(rows).endswith("seed 0; NVIDIA H200, torch 2.13.0, 2026-11-15 to 2026-11-17.")
+
+
 def test_a_seed_that_diverged_is_told_and_never_the_best():
     fine, lucky = over_seeds(80, 81), [*over_seeds(99), line(seed=1, outcome="the loss was not finite at step 3")]
     assert spread(lucky) == "99.00 (1 of 2 diverged)"

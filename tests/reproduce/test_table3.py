@@ -34,5 +34,5 @@ def test_ours_are_told_as_a_ratio_to_those_beside_them():
         for name, speed in (("RepOpt-VGG-B1", 300), ("EfficientNet-B2", 200), ("VGGNet-16", 100))
     ]
     assert TABLES["table3"].part(rows)[-1] == (
-        "Images a second, in brackets the paper's: RepOpt-VGG-B1 to EfficientNet-B2 1.50 (1.06)."
+        "Times the images a second of another, in brackets the paper's: RepOpt-VGG-B1 to EfficientNet-B2 1.50 (1.06)."
     )

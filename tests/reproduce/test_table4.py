@@ -31,6 +31,23 @@ def test_an_adaptive_baseline_has_the_best_of_its_learning_rates_and_says_which_
     assert "| Adam | He's, lr 0.001 | He's; lr 0.0003, 0.001, 0.003 | 1 | 75.00 | -16.00 | 76.14 | -2.33 |" in found
 
 
+def test_a_best_rate_at_the_edge_of_those_tried_with_its_init_is_told():
+    adam = [("Adam", "paper", rate, 0, 70) for rate in (0.0003, 0.001, 0.003)] + [("Adam", "authors", 0.001, 0, 75)]
+    found = part(*adam, ("Adam", "authors", 0.003, 0, 74), *FULL)
+    tried = "He's and torch's; lr 0.0003, 0.001, 0.003, the lowest is best"
+    assert f"| Adam | torch's, lr 0.001 | {tried} | 1 | 75.00 | -16.00 | 76.14 | -2.33 |" in found
+
+
+def test_an_adaptive_optimizer_has_torchs_init_at_its_two_highest_rates_alone():
+    tried = {}
+    for row in TABLES["table4"].rows(Scope(quick=True, seeds=(0,))):
+        tried.setdefault((row.key["optimizer"], row.key["init"]), []).append(row.key["rate"])
+    for name in ("RMSprop", "Adam", "AdamW", "Adafactor"):
+        assert len(tried[name, "paper"]) == 4
+        assert tried[name, "authors"] == sorted(tried[name, "paper"])[-2:]
+    assert tried["SGD", "authors"] == tried["SGD", "paper"]
+
+
 def test_ablations_are_told_apart_from_the_whole_method_or_not():
     ones = [("RepOptimizer, all ones", "authors", "", seed, value) for seed, value in enumerate((91, 92))]
     start = [("RepOptimizer, as the search starts", "authors", "", seed, value) for seed, value in enumerate((60, 61))]

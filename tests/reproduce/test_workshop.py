@@ -250,6 +250,17 @@ def test_a_run_with_weights_serves_those_who_need_none(workshop):
     assert (run / "model.safetensors").exists()
 
 
+def test_a_run_that_diverged_is_not_replaced_by_one_with_weights(workshop):
+    job = small_job(lr=1e30, epochs=2, images=64)
+    with pytest.raises(DivergedError):
+        workshop.run(job)
+    kept = workshop.folder / f"{_name(job)}-weights"
+    kept.mkdir()
+    (kept / "summary.json").touch()  # as if another attempt had passed
+    with pytest.raises(DivergedError):
+        workshop.run(job)
+
+
 def test_what_a_killed_process_did_not_clear_away_is_cleared_later(workshop):
     run = workshop.run(small_job())
     (run / "checkpoint.pt").touch()

@@ -43,7 +43,7 @@ def beside_the_paper(claims: Sequence[Claim]) -> list[str]:
         "Differences in accuracy, in points; ours on Imagenette unless said. Ours agrees with a difference where it "
         "has the same sign and is more than two standard errors away from none. Where the paper says that two are "
         "alike, not to tell them apart is no more than that: see the error. The paper's model is B1, in "
-        "Appendix D GhostNet 0.5x. Rows of one model share what they are compared with.",
+        "Appendix D GhostNet 0.5x. Rows of one model share trainings, and are not independent.",
         "",
         *markdown({"the paper says": "<", "paper, ImageNet": ">", "our model": "<", "ours": ">", "": "<"}, cells),
     ]

@@ -116,9 +116,10 @@ def _speeds(scope: Scope, workshop: Workshop, model: str, method: Method) -> Ite
 def _cost(
     scope: Scope, workshop: Workshop, model: str, method: Method, batch: int, *, timed: bool = True
 ) -> dict[str, Any]:
-    """What training costs at one batch, measured once a workshop; its memory alone takes a step and no clock."""
+    """What training costs at one batch, measured once a workshop; what is not timed shares the device."""
     recipe = dataclasses.replace(scope.adapt(Recipe(flip=False), 0), batch_size=batch)
-    size, classes, steps = _image_size(scope), 10 if scope.quick else 1000, 1 if not timed else 2 if scope.quick else 50
+    size, classes = _image_size(scope), 10 if scope.quick else 1000
+    steps = (2 if scope.quick else 50) if timed else 1
     device = workshop.chosen_device
     about = f"{hardware(device)} {size} {classes} {steps} {recipe}"
     name = f"speed-{model}-{method}-{batch}-{hashlib.sha256(about.encode()).hexdigest()[:8]}"
@@ -131,14 +132,15 @@ def _cost(
                     model, (method,), recipe, size=size, classes=classes, steps=steps, device=device
                 )
             with replacing(kept) as unfinished:
-                unfinished.write_text(json.dumps({**_columns(cost, recipe), **environment(device)}))
+                speed = cost.images_per_second if timed else None
+                columns = {**_columns(cost, recipe), "images_per_second": speed, **environment(device)}
+                unfinished.write_text(json.dumps(columns))
         found: dict[str, Any] = json.loads(kept.read_text())
     return found
 
 
 def _columns(cost: TrainCost, recipe: Recipe) -> dict[str, Any]:
     return {
-        "images_per_second": cost.images_per_second,
         "peak_memory_bytes": cost.peak_bytes,
         "parameters": cost.parameters,
         "batch_size": recipe.batch_size,

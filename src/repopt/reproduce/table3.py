@@ -57,7 +57,7 @@ def _speed_row(scope: Scope, name: str, model: str, options: dict[str, Any], siz
         net = _timm_model(timm_name) if source == "timm" else deploy(create_model(model, **options))
         parameters = sum(param.numel() for param in net.parameters())
         device = workshop.chosen_device
-        steps = 2 if scope.quick else 100
+        steps = 2 if scope.quick else 30
         with workshop.alone():
             speed = inference_speed(net, batch_size=batch, size=size, precision=precision, device=device, steps=steps)
         about = {"images_per_second": speed, "parameters": parameters, "batch_size": batch, "size": size}
@@ -156,7 +156,7 @@ def _ratios(speed: Sequence[Record]) -> str | None:
         for ours, other in _BESIDE.items()
         if {ours, other} <= found.keys()
     ]
-    return f"Images a second, in brackets the paper's: {'; '.join(told)}." if told else None
+    return f"Times the images a second of another, in brackets the paper's: {'; '.join(told)}." if told else None
 
 
 TABLE = Table(

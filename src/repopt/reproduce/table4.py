@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from repopt.csla import Convention
 from repopt.reproduce.claims import Claim
@@ -112,9 +112,9 @@ def _part(rows: Sequence[Record]) -> list[str]:
     lines = [
         f"The paper: RepOpt-VGG-B1 on ImageNet. Ours: {rows[0]['model']} on Imagenette, {setting(rows)} This setting "
         "was taken because the methods differ in it by more than seeds do, within seconds of training. A row is the "
-        "best of what was tried, chosen on the test images among what has most seeds; adaptive optimizers have torch's "
-        "own betas and momentum, and weight decay 0.05 where it is decoupled. All that was tried is in "
-        "`results/table4.csv`.",
+        "best of what was tried, chosen on the test images among what has most seeds. Adaptive optimizers have torch's "
+        "own betas and momentum, weight decay 0.05 where it is decoupled, and torch's init at their two highest "
+        "learning rates alone. All that was tried is in `results/table4.csv`.",
         "",
     ]
     cells = []
@@ -153,13 +153,17 @@ def _way(row: Record) -> str:
 def _tried(rows: Sequence[Record], chosen: Record) -> str:
     """All inits and learning rates of a row, and whether the best one lies at their edge."""
     inits = [INITS[init] for init in dict.fromkeys(row["init"] for row in rows)]
-    found = (row["lr"] or row["rate"] for row in rows)  # a row that diverged has no lr
-    rates = sorted({float(rate) for rate in found if rate})
+    rates, own = _rates(rows), _rates(matching(rows, init=chosen["init"]))
     if len(rows) < 2 or not rates:
         return ""
-    edges = {rates[0]: ", the lowest is best", rates[-1]: ", the highest is best"} if len(rates) > 1 else {}
+    edges = {own[0]: ", the lowest is best", own[-1]: ", the highest is best"} if len(own) > 1 else {}
     edge = edges.get(float(chosen["lr"]), "")
     return f"{' and '.join(inits)}; lr {', '.join(f'{rate:g}' for rate in rates)}{edge}"
+
+
+def _rates(rows: Sequence[Record]) -> list[float]:
+    found = (row["lr"] or row["rate"] for row in rows)  # a row that diverged has no lr
+    return sorted({float(rate) for rate in found if rate})
 
 
 def _short(name: str) -> str:
@@ -194,7 +198,7 @@ def _claims(rows: Sequence[Record]) -> list[Claim]:
     ]
 
 
-def claim_of(source: Source, model: str, ours: Difference) -> Claim:
+def claim_of(source: Literal["ones", "depth", "mean"], model: str, ours: Difference) -> Claim:
     """What the paper says of other constants, beside what they cost another model."""
     (name,) = (name for name, each in _BEHAVIOURS.items() if each.source == source and each.rules == "both")
     return Claim(text=f"Table 4: {_CLAIMS[name]}", model=model, paper=_papers_loss(name), ours=ours)

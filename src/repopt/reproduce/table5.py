@@ -83,7 +83,7 @@ def _row(scope: Scope, size: str, target: str, source: str, seed: int) -> Row:
             return make(scope, model, "repopt", seed, scales_from("depth", scope, workshop, model))
         return make(scope, model, "repopt", seed, workshop.searched(source_search(scope, model, source)))
 
-    searches = {} if source == NOT_SEARCHED else {f"{source} {size}": 1.5}
+    searches = {} if source == NOT_SEARCHED else {f"{source} {size}": 2.0}
     key = {"target": target, "source": source, "model": model, "seed": seed}
     return training_row(key, job, minutes=0.4, searches=searches)
 

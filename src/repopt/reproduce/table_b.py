@@ -35,7 +35,7 @@ def _row(scope: Scope, name: str, seed: int) -> Row:
         return [{**figures_of(run), "search_accuracy": figures_of(search)["val_accuracy"]}]
 
     key = {"scales_start": name, "model": model, "seed": seed}
-    return Row(key=key, measure=measure, minutes=0.3, searches={name: 1.5})
+    return Row(key=key, measure=measure, minutes=0.3, searches={name: 2.0})
 
 
 def _part(rows: Sequence[Record]) -> list[str]:
