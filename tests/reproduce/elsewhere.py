@@ -64,6 +64,13 @@ def hold_and_leave(folder, name, file, begun):
         file.touch()
 
 
+def hold_device(folder, how, file, begun):
+    """Holds the device, `alone` or `sharing`, and writes down that it did."""
+    begun.set()
+    with getattr(Workshop(folder=folder), how)(), file.open("a") as order:
+        order.write(f"{how}\n")
+
+
 def train(folder, job, weights, begun):
     """Runs a job."""
     torch.set_num_threads(1)

@@ -70,16 +70,16 @@ def test_speeds_alone_make_a_page():
 
 def test_the_largest_batch_is_what_fits_by_the_slope_of_the_memory(tmp_path, monkeypatch):
     """1 GB, and 20 MB an image: 500 images fit into 11 GB, and 496 are a multiple of 8. The slope needs no clock."""
-    steps_of = {}
+    workshop, measured_at = Workshop(folder=tmp_path, device="cpu"), {}
 
     def measured(model, methods, recipe, *, steps, **_):
-        steps_of[recipe.batch_size] = steps
+        with workshop.claim("timing") as free:
+            measured_at[recipe.batch_size] = (steps, "sharing" if free else "alone")
         cost = {"images_per_second": 1.0, "ratio": 1.0, "compile_seconds": 0.0, "parameters": 1}
         return [TrainCost(model=model, method=methods[0], peak_bytes=10**9 + 2 * 10**7 * recipe.batch_size, **cost)]
 
     monkeypatch.setattr("repopt.reproduce.table2.measure_training", measured)
-    workshop = Workshop(folder=tmp_path, device="cpu")
     assert largest_batches(QUICK, workshop, "repopt_vgg_b1") == dict.fromkeys(METHODS, 496)
-    assert steps_of == {32: 2, 96: 1, 496: 2}
+    assert measured_at == {32: (2, "alone"), 96: (1, "sharing"), 496: (2, "alone")}
     slope = (json.loads(path.read_text()) for path in tmp_path.glob("speed-*-96-*.json"))
     assert [line["images_per_second"] for line in slope] == [None, None]

@@ -12,7 +12,7 @@ from repopt.reproduce.workshop import FIGURES, Workshop, _name, figures_of
 from repopt.scales import Scales
 from repopt.train.loop import DivergedError
 from repopt.train.recipe import Recipe
-from reproduce.elsewhere import Elsewhere, hold, hold_and_leave, train
+from reproduce.elsewhere import Elsewhere, hold, hold_and_leave, hold_device, train
 from reproduce.made_up import small_job
 
 # another value than the default, for each field
@@ -241,6 +241,20 @@ def test_what_is_timed_waits_for_a_training(workshop):
     with workshop.alone():
         assert list(workshop.folder.glob("*/summary.json"))
     other.wait()
+
+
+def test_who_waits_to_have_the_device_alone_is_let_through_before_who_came_later(workshop, tmp_path):
+    order = tmp_path / "order"
+    with workshop.sharing():
+        timed = Elsewhere(hold_device, workshop.folder, "alone", order)
+        timed.wait_for(lambda: not free(workshop, "timing"))
+        later = Elsewhere(hold_device, workshop.folder, "sharing", order)
+        later.wait_for_begin()
+        time.sleep(0.3)  # in which it would have had its share
+        assert not order.exists()
+    timed.wait()
+    later.wait()
+    assert order.read_text().split() == ["alone", "sharing"]
 
 
 def test_a_run_with_weights_serves_those_who_need_none(workshop):
