@@ -66,15 +66,3 @@ def test_every_claim_of_table_4_is_about_one_of_its_rows():
     claims = TABLES["table4"].claims(rows)
     assert len(claims) == 6
     assert {each.finding for each in claims} == {"cannot tell"}
-
-
-def test_other_constants_of_a0_are_told_beside_the_papers_figure():
-    rows = [
-        line(model="repopt_vgg_a0", constants=constants, seed=seed, val_accuracy=value)
-        for constants, values in {"searched": (80, 81), "ones": (75, 76), "mean": (80, 81)}.items()
-        for seed, value in enumerate(values)
-    ]
-    ones, mean = TABLES["constants"].claims(rows)
-    assert (ones.text, ones.model) == ("Table 4: with all-ones constants it loses", "repopt_vgg_a0")
-    assert ones.paper == pytest.approx(77.59 - 78.47)
-    assert (ones.finding, mean.finding) == ("agrees", "cannot tell")

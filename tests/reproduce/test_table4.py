@@ -77,3 +77,18 @@ def test_only_grids_of_learning_rates_are_searched_with_one_seed():
     grids = {"RMSprop", "Adam", "AdamW", "Adafactor"}
     assert seeds == {name: {0} if name in grids else {0, 1, 2} for name in seeds}
     assert seeds.keys() > grids
+
+
+def test_each_model_has_its_own_rows_and_claims():
+    rows = [
+        line(optimizer=name, model=model, init="authors", rate="", lr=0.1, seed=seed, val_accuracy=value)
+        for model, losses in (("repopt_vgg_b1", 0), ("repopt_vgg_a0", 5))
+        for name, values in {"RepOptimizer": (90, 92), "RepOptimizer, all ones": (90 - losses, 92 - losses)}.items()
+        for seed, value in enumerate(values)
+    ]
+    found = "\n".join(TABLES["table4"].part(rows))
+    b1, a0 = found.split("repopt_vgg_a0:\n")
+    assert "| RepOptimizer, all ones | torch's | torch's; lr 0.1 | 2 | 91.00 ± 1.41 | +0.00 ± 1.41 |" in b1
+    assert "| RepOptimizer, all ones | torch's | torch's; lr 0.1 | 2 | 86.00 ± 1.41 | -5.00 ± 1.41 |" in a0
+    told = [(claim.model, claim.finding) for claim in TABLES["table4"].claims(rows)]
+    assert told == [("repopt_vgg_b1", "cannot tell"), ("repopt_vgg_a0", "agrees")]

@@ -2,13 +2,11 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Literal, get_args
+from typing import get_args
 
-from repopt.reproduce.claims import Claim
 from repopt.reproduce.jobs import Source, scales_from, search_job, training_job
 from repopt.reproduce.scope import Scope
 from repopt.reproduce.summaries import difference, markdown, matching, setting, spread, told_apart
-from repopt.reproduce.table4 import claim_of
 from repopt.reproduce.tables import Record, Row, Table, training_row
 from repopt.reproduce.workshop import Workshop
 from repopt.train.launch import Job
@@ -83,15 +81,6 @@ def _part(rows: Sequence[Record]) -> list[str]:
     ]
 
 
-def _claims(rows: Sequence[Record]) -> list[Claim]:
-    """Of A0: what the paper says of other constants has its row for B1 from Table 4."""
-    its = matching(rows, model="repopt_vgg_a0")
-    ours = matching(its, constants="searched")
-    others: tuple[Literal["ones", "depth", "mean"], ...] = ("ones", "depth", "mean")
-    gaps = {source: difference(matching(its, constants=source), ours) for source in others}
-    return [claim_of(source, its[0]["model"], gap) for source, gap in gaps.items() if gap]
-
-
 def _verdict(rows: Sequence[Record]) -> str | None:
     ours = matching(rows, model="repopt_vgg_b1", constants="searched")
     gap = difference(ours, matching(rows, model="repopt_vgg_b1", constants="authors"))
@@ -105,5 +94,4 @@ TABLE = Table(
     rows=_rows,
     part=_part,
     verdict=_verdict,
-    claims=_claims,
 )
