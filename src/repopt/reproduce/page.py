@@ -25,7 +25,8 @@ and segmentation, was not attempted.
 - With three seeds on either side, two standard errors hold 82 to 88% and not 95%, with two seeds fewer still, and of
   many comparisons some are wrong. Some runs stand in several tables, so that these are not independent.
 - Tables 5 and 6, Appendix B and a part of Table 4 have A0. B1's accuracy had not told constants apart, and A0's did: by
-  trainings, with scales of one search, that all of these, `constants` and `a0` share. Were they lucky, all would show it.
+  trainings, with scales of one search, that all of these, `constants` and `a0` share. Were they lucky, all would show
+  it.
 - Scales come from one search. How much another search would change is in no ±.
 - Ways are chosen on the test images that they are compared on.
 """
