@@ -158,8 +158,7 @@ def _part(rows: Sequence[Record]) -> list[str]:
     if accuracy:
         lines[0] += (
             f" Ours: Imagenette, {setting(accuracy)} Both methods have the recipe's learning rate, in proportion to "
-            "the batch; whether RepVGG has a better one was not tried here (for A0 it was: "
-            "[Does A0 lose to RepVGG?](#does-a0-lose-to-repvgg))."
+            "the batch; others are tried in [Table 4](#table-4-optimizers-and-ablations)."
         )
     if speed:
         lines[0] += (
