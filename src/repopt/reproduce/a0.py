@@ -192,7 +192,7 @@ def _answer(rows: Sequence[Record]) -> str | None:
     found = {data: _at_best_rates(matching(rows, data=data)) for data in _DATA}
     told = [f"on {data} {words[gap.side]}" for data, gap in found.items() if gap and gap.error is not None]
     edge = [f"{method} on {data}" for data in _DATA for method in _at_the_edge(matching(rows, data=data))]
-    may = f" The highest rate tried is the best of {', '.join(edge)}: a higher one may be better." if edge else ""
+    may = f" The highest rate tried is the best for {', '.join(edge)}: a higher one may be better." if edge else ""
     return f"So A0 by RepOpt, each method at its best learning rate: {', '.join(told)}.{may}" if told else None
 
 
