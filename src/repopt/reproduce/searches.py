@@ -24,6 +24,6 @@ def unsearched_row(column: str, scope: Scope, seed: int) -> Row:
     return training_row({column: NOT_SEARCHED, "model": model, "seed": seed}, job, minutes=0.3)
 
 
-def gaps_to(its: Sequence[Record], *others: Sequence[Record]) -> list[Difference | str]:
-    """Cells: how far rows are from others; empty where they are the same, or one has no figure."""
-    return ["" if its == other else difference(its, other) or "" for other in others]
+def gaps_to(its: Sequence[Record], *others: Sequence[Record]) -> list[Difference | None]:
+    """Cells: how far rows are from others; None where they are the same, or one has no figure."""
+    return [None if its == other else difference(its, other) for other in others]

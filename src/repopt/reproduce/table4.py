@@ -9,17 +9,7 @@ from repopt.csla import Convention
 from repopt.reproduce.claims import Claim
 from repopt.reproduce.jobs import Source, scales_from, training_job
 from repopt.reproduce.scope import Scope
-from repopt.reproduce.summaries import (
-    INITS,
-    best,
-    difference,
-    groups,
-    markdown,
-    matching,
-    setting,
-    spread,
-    told_apart,
-)
+from repopt.reproduce.summaries import INITS, best, difference, groups, markdown, matching, setting, spread, told_apart
 from repopt.reproduce.tables import Record, Row, Table, training_row
 from repopt.reproduce.workshop import Workshop
 from repopt.train.launch import Job
@@ -35,7 +25,7 @@ class _Behaviour:
 
     Attributes:
         paper: its accuracy on ImageNet.
-        method: how the model is trained.
+        method: how the model is trained where there are no constants.
         source: of the constants, for a RepOptimizer.
         fields: of the recipe.
         lrs: learning rates to try; the recipe's alone unless given.
@@ -90,9 +80,10 @@ _FULL = "RepOptimizer"
 def _rows(scope: Scope) -> Iterator[Row]:
     for size in _SIZES[:1] if scope.quick else _SIZES:
         for name, behaviour in _BEHAVIOURS.items():
+            if behaviour.adaptive and size != _SIZES[0]:
+                continue
             # the adaptive optimizers' grids are searched with one model and seed; the others show how much seeds differ
-            seeds = scope.seeds[:1] if behaviour.adaptive else scope.seeds
-            for seed in seeds if size == "b1" or not behaviour.adaptive else ():
+            for seed in scope.seeds[:1] if behaviour.adaptive else scope.seeds:
                 for lr, init in behaviour.tried:
                     yield _row(scope, scope.model(size), name, seed, lr, init)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from repopt.reproduce.claims import Claim
 from repopt.reproduce.jobs import cifar_job, scales_from, search_job, training_job
 from repopt.reproduce.scope import Scope
-from repopt.reproduce.searches import EXPLAINED, NOT_SEARCHED, gaps_to
+from repopt.reproduce.searches import EXPLAINED, NOT_SEARCHED, SIZE, gaps_to
 from repopt.reproduce.summaries import difference, groups, markdown, matching, setting, spread
 from repopt.reproduce.tables import Record, Row, Table, training_row
 from repopt.reproduce.workshop import Workshop
@@ -16,7 +16,7 @@ from repopt.train.recipe import search
 _SOURCES = ("cifar100", "imagenette", "digits", NOT_SEARCHED)
 _TARGETS = ("imagenette", "cifar100")
 # the paper has B1; B0 was begun with, and then A0, whose accuracy depends more on its constants
-_TRAINED = [("a0", target, source) for target in _TARGETS for source in _SOURCES]
+_TRAINED = [(SIZE, target, source) for target in _TARGETS for source in _SOURCES]
 _TRAINED += [("b0", "imagenette", source) for source in _SOURCES[:2]]
 _IMAGES = {"cifar100": 50_000, "imagenette": 9_469, "digits": 1_437}
 # {(target, source): accuracy}: our Imagenette stands for ImageNet, and CIFAR-100, as a target, for Caltech256
@@ -70,7 +70,7 @@ def source_search(scope: Scope, model: str, source: str) -> Job:
 def _rows(scope: Scope) -> Iterator[Row]:
     for seed in scope.seeds:
         for size, target, source in _TRAINED:
-            if size == "a0" or not scope.quick:
+            if size == SIZE or not scope.quick:
                 yield _row(scope, size, target, source, seed)
 
 

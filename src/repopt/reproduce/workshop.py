@@ -53,8 +53,8 @@ class Workshop:
         """
         plain = self.folder / _name(job)
         kept = plain.with_name(f"{plain.name}-weights")
-        begun = (plain / "summary.json").exists() or (plain / "diverged.json").exists()
-        out = kept if weights or (not begun and (kept / "summary.json").exists()) else plain
+        ended = any((plain / name).exists() for name in ("summary.json", "diverged.json"))
+        out = kept if weights or (not ended and (kept / "summary.json").exists()) else plain
         with self.claim(out.name, wait=True):
             if not (out / "summary.json").exists():
                 self._train(job, out)
