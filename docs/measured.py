@@ -116,8 +116,8 @@ def training() -> list[str]:
         )
     lines += [
         "",
-        "Of two methods in one process, the second's memory counts what the first has left. "
-        "[Table 2](results.md#table-2-repopt-against-repvgg) has either in a process of its own, and other timings.",
+        "Of two methods in one process, the second's memory may count what the first has left: here that is RepVGG. "
+        "[Table 2](results.md#table-2-repopt-against-repvgg) has other timings, RepVGG's first.",
     ]
     return lines
 

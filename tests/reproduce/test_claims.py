@@ -50,7 +50,10 @@ def test_the_page_sets_the_papers_claims_beside_ours(tmp_path):
     append_csv(tmp_path / "tableB.csv", rows)
     page = results_page(TABLES, tmp_path)
     beside = page.partition("## Beside the paper")[2].partition("## ")[0]
-    itself, scales = "a search that starts at 1 is less accurate itself", "scales of such a search are worse"
+    itself, scales = (
+        "a search that starts at 1 is less accurate itself (both: CIFAR-100)",
+        "scales of such a search are worse",
+    )
     assert f"| Appendix B: {itself} | -6.83 | repopt_vgg_b0 | -4.00 | cannot tell: one run |\n" in beside
     assert f"| Appendix B: {scales} | -0.88 | repopt_vgg_b0 | -10.00 ± 0.71 | agrees |\n" in beside
     assert "## Beside the paper" not in results_page(TABLES, tmp_path / "nowhere")

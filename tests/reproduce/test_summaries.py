@@ -2,7 +2,18 @@
 
 import pytest
 
-from repopt.reproduce.summaries import best, difference, groups, markdown, matching, mean, setting, spread, told_apart
+from repopt.reproduce.summaries import (
+    best,
+    difference,
+    groups,
+    markdown,
+    matching,
+    mean,
+    notes,
+    setting,
+    spread,
+    told_apart,
+)
 from reproduce.made_up import line
 
 
@@ -104,6 +115,11 @@ def test_the_setting_names_data_recipe_seeds_and_machine():
         "9,469 training and 3,925 test images of 96 pixels, 40 or 60 epochs, batch 256, bf16, seeds 0, 1; B or A, "
         "torch 2.13.0, 2026-11-15."
     )
+
+
+def test_what_was_measured_unlike_the_others_is_told_once_a_name():
+    rows = [line(model=model, note=note) for model, note in (("b1", ""), ("b2", "in haste"), ("b2", "in haste"))]
+    assert notes([*rows, line(model="l1", note="in haste"), line(model="l2")], "model") == ["b2, l1: in haste."]
 
 
 def test_days_are_told_from_first_to_last():

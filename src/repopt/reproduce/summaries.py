@@ -122,6 +122,15 @@ def markdown(columns: Mapping[str, str], lines: Iterable[Sequence[object]]) -> l
     ]
 
 
+def notes(rows: Sequence[Record], column: str) -> list[str]:
+    """What is to be known of rows that were measured unlike the others, which a column names."""
+    said: dict[str, dict[str, None]] = {}
+    for row in rows:
+        if row.get("note"):
+            said.setdefault(row["note"], {})[row[column]] = None
+    return [f"{', '.join(names)}: {note}." for note, names in said.items()]
+
+
 def setting(rows: Sequence[Record]) -> str:
     """On what the rows were trained, in a line: all values where they differ."""
     trained = [row for row in rows if row["train_images"]]

@@ -12,7 +12,7 @@ from repopt.bench.training import TrainCost, measure_training
 from repopt.reproduce.claims import Claim
 from repopt.reproduce.jobs import own_scales, search_left, training_job
 from repopt.reproduce.scope import Scope
-from repopt.reproduce.summaries import difference, markdown, matching, setting, spread
+from repopt.reproduce.summaries import difference, markdown, matching, notes, setting, spread
 from repopt.reproduce.tables import Record, Row, Table, training_row
 from repopt.reproduce.workshop import FIGURES, Workshop
 from repopt.results import environment, hardware
@@ -169,6 +169,7 @@ def _part(rows: Sequence[Record]) -> list[str]:
             "GPU's largest batch. A speed is one timing of 50 steps, and another differs by a few percent. "
             "Memory is what torch has allocated, in bf16 and compiled: the paper's GPUs filled up at other batches."
         )
+        lines[0] = " ".join([lines[0], *notes(speed, "model")])
     lines += [""]
     cells = []
     for model in dict.fromkeys(row["model"] for row in rows):
@@ -279,5 +280,5 @@ TABLE = Table(
     part=_part,
     verdict=_verdict,
     claims=_claims,
-    figures=("images_per_second", "peak_memory_bytes", *FIGURES),
+    figures=("images_per_second", "peak_memory_bytes", "note", *FIGURES),
 )

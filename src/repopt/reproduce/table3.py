@@ -12,7 +12,7 @@ from repopt.bench.inference import TIMINGS, inference_speed
 from repopt.models import create_model, deploy
 from repopt.reproduce.jobs import own_scales, search_left, training_job
 from repopt.reproduce.scope import Scope
-from repopt.reproduce.summaries import markdown, matching, setting, spread
+from repopt.reproduce.summaries import markdown, matching, notes, setting, spread
 from repopt.reproduce.tables import Record, Row, Table
 from repopt.reproduce.workshop import FIGURES, Workshop, figures_of
 from repopt.results import environment
@@ -139,8 +139,8 @@ def _part(rows: Sequence[Record]) -> list[str]:
         )
     columns = {"model": "<", "size": ">", "batch": ">", "norms": "<", "images/s": ">", "accuracy, Imagenette": "<"}
     lines += markdown({**columns, "paper, samples/s": ">", "paper, accuracy": ">"}, cells)
-    told = _ratios(speed)
-    return [*lines, "", told] if told else lines
+    told = [*filter(None, [_ratios(speed)]), *notes(speed, "name")]
+    return [*lines, "", " ".join(told)] if told else lines
 
 
 def _timings(speed: Sequence[Record]) -> str:
@@ -165,5 +165,5 @@ TABLE = Table(
     keys=("what", "name", "seed"),
     rows=_rows,
     part=_part,
-    figures=("test_size", "images_per_second", "norms", "timings", *FIGURES),
+    figures=("test_size", "images_per_second", "norms", "timings", "note", *FIGURES),
 )
