@@ -53,7 +53,7 @@ def test_a_change_is_adopted_where_it_is_ahead_on_both_data_sets_alone():
     assert f"cifar100: Not told apart from {named}: no frozen taps." in once
     assert once[-1].startswith("Ahead on both data sets: none. So none is adopted")
     assert twice[-1].startswith(
-        "Ahead on both data sets: no frozen taps. Not yet tried on both: twice the learning rate; "
+        "Ahead on both data sets: no frozen taps. Not tried on both with more than one seed: twice the learning rate; "
     )
     assert "clipped to 1" in twice[-1]
     assert not any("both data sets" in line for line in TABLES["a0"].part(found))  # of one set nothing follows

@@ -35,6 +35,23 @@ def test_two_methods_are_alike_or_not(mean, finding):
     assert claim(0.06, mean, alike=True).finding == finding
 
 
+def again(mean):
+    return Difference(mean=mean, error=0.5, seeds=3)
+
+
+@pytest.mark.parametrize(
+    ("mean", "finding"), [(-1.2, "agrees"), (-0.1, "cannot tell"), (0.1, "cannot tell"), (1.2, "cannot tell")]
+)
+def test_what_is_to_the_scales_of_one_search_has_to_hold_to_those_of_another(mean, finding):
+    assert claim(-1.4, -1.1, again=again(mean)).finding == finding
+
+
+def test_two_methods_differ_only_if_they_do_with_either_search():
+    assert claim(0.06, -1.1, alike=True, again=again(-1.2)).finding == "differs: behind"
+    assert claim(0.06, -1.1, alike=True, again=again(-0.1)).finding == "not told apart"
+    assert claim(0.06, -0.1, alike=True, again=again(-1.2)).finding == "not told apart"
+
+
 def test_one_seed_tells_nothing():
     assert claim(-1.4, -9.0, error=None).finding == "cannot tell: one run"
     assert claim(0.06, 0.0, error=None, alike=True).finding == "cannot tell: one run"

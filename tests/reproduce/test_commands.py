@@ -78,7 +78,9 @@ def test_a_table_that_was_killed_goes_on_with_the_rows_that_are_missing(tmp_path
     assert code == 0, said
     assert "1 rows stand" in said
     assert rows.read_text().startswith(stood)
-    assert [row["scales_start"] for row in read_rows(rows)] == ["all 1", "sqrt(2/l)", "not searched"]
+    assert [row["scales_start"] for row in read_rows(rows)] == [
+        *("all 1", "sqrt(2/l)", "searched again", "not searched")
+    ]
     assert trained.items() <= finished(tmp_path).items()
 
 
@@ -87,14 +89,17 @@ def test_two_programs_share_the_rows_of_a_table(tmp_path):
     both = [Program(*words, log=tmp_path / name) for name in ("one", "other")]
     assert [program.wait() for program in both] == [0, 0], [program.said for program in both]
     rows = read_rows(tmp_path / "out" / "tableB.csv")
-    assert sorted(row["scales_start"] for row in rows) == ["all 1", "not searched", "sqrt(2/l)"]
+    assert sorted(row["scales_start"] for row in rows) == [*("all 1", "not searched", "searched again", "sqrt(2/l)")]
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["zoo"], "this table needs data: give --cifar100, the folder of CIFAR-100"),
-        (["table4"], "this table needs data: give --imagenette, the folder that holds its train and val"),
+        (
+            ["table4", "--cifar100", "."],
+            "this table needs data: give --imagenette, the folder that holds its train and val",
+        ),
         (["zoo", "--cifar100", "/nowhere"], "there is nothing at '/nowhere'"),
         (["zoo", "--quick", "--only", "nope*"], "zoo has no row named 'nope*'; one is 'repopt_vgg_nano, search, 0'"),
     ],
@@ -156,7 +161,7 @@ def test_a_file_of_something_else_is_told_before_anything_is_trained(tmp_path, m
 def test_without_its_data_the_program_ends_with_exit_code_2(tmp_path):
     done = heard("reproduce", "table4", cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith("repopt: this table needs data: give --imagenette")
+    assert done.stderr.startswith("repopt: this table needs data: give --cifar100")
     assert "Traceback" not in done.stderr
 
 

@@ -2,8 +2,8 @@
 
 import json
 
-from repopt.reproduce import Workshop, reproduce
-from reproduce.made_up import QUICK
+from repopt.reproduce import TABLES, Workshop, reproduce
+from reproduce.made_up import QUICK, line
 
 
 def test_a_search_is_repeated_with_another_seed_and_nothing_else(tmp_path):
@@ -14,3 +14,38 @@ def test_a_search_is_repeated_with_another_seed_and_nothing_else(tmp_path):
     first, again = sorted(searches, key=lambda recipe: recipe["seed"])
     assert (first["seed"], again["seed"]) == (QUICK.search_seed, QUICK.search_seed + 1)
     assert {**first, "seed": 0} == {**again, "seed": 0}
+
+
+def lines_of(model, **constants):
+    return [
+        line(model=model, constants=source.replace("_", " "), seed=seed, val_accuracy=value)
+        for source, values in constants.items()
+        for seed, value in enumerate(values)
+    ]
+
+
+def test_constants_are_compared_with_those_of_either_search():
+    part = TABLES["constants"].part(
+        lines_of("repopt_vgg_a0", searched=(90, 92), searched_again=(86, 88), ones=(85, 87))
+    )
+    assert "| repopt_vgg_a0 | ones | 2 | 86.00 ± 1.41 | -5.00 ± 1.41 | -1.00 ± 1.41 |" in part
+    behind = "More than two standard errors behind `searched`: searched again; ones."
+    assert f"repopt_vgg_a0: {behind}" in part
+    assert (
+        "repopt_vgg_a0: More than two standard errors ahead of `searched again`: searched. Not told apart from "
+        "`searched again`: ones."
+    ) in part
+
+
+def test_what_a_second_search_would_change_is_said_in_short():
+    b1 = lines_of("repopt_vgg_b1", searched=(90, 92), authors=(89, 91))
+    a0 = lines_of("repopt_vgg_a0", searched=(80, 82), searched_again=(78, 80))
+    assert TABLES["constants"].verdict(b1) == (
+        "B1 with our scales against the authors' released ones: +1.00 ± 1.41 points."
+    )
+    assert (
+        TABLES["constants"]
+        .verdict([*b1, *a0])
+        .endswith(" With scales of a second search, alike but for its seed: repopt_vgg_a0 -2.00 ± 1.41.")
+    )
+    assert TABLES["constants"].verdict(a0) is None

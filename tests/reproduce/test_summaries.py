@@ -102,10 +102,17 @@ def test_a_column_without_an_entry_is_left_out():
     ]
 
 
-def test_the_best_is_sought_among_the_ways_with_most_seeds():
+def test_the_best_is_sought_among_the_ways_with_three_seeds_or_most():
     whole, lucky = over_seeds(80, 81, 82), over_seeds(99)
     assert best([lucky, whole]) == whole
     assert best([lucky, over_seeds(98)]) == lucky
+    assert best([lucky, over_seeds(70, 71)]) == over_seeds(70, 71)
+
+
+def test_more_than_three_seeds_make_a_way_no_better():
+    usual, better = over_seeds(80, 81, 82, 80, 81, 82), over_seeds(83, 84, 85)
+    assert best([usual, better]) == better
+    assert best([better, over_seeds(90, 91), usual]) == better
 
 
 def test_the_setting_names_data_recipe_seeds_and_machine():

@@ -55,3 +55,19 @@ def test_the_page_says_where_identities_were_left_out():
     assert "| 2 1 2 1 1 | 74.00 | 1 | 77.50 | -0.50 | 74.37 | 77.88 |" in part
     assert part[-1] == "Identity entries that the target's layers do not have were left out."
     assert part[-1] not in TABLES["table6"].part([usual])
+
+
+def test_strides_are_worse_only_if_they_are_to_either_search():
+    rows = [
+        line(strides=strides, model="repopt_vgg_a0", search_accuracy=54, seed=seed, val_accuracy=value)
+        for strides, values in {"2 2 2 2 2": (80, 82), "searched again": (76, 78), "2 1 2 1 1": (75, 77)}.items()
+        for seed, value in enumerate(values)
+    ]
+    rows = [{**row, "dropped_identities": "0"} for row in rows]
+    assert "| 2 1 2 1 1 | 54.00 | 2 | 76.00 ± 1.41 | -5.00 ± 1.41 | -1.00 ± 1.41 | 74.37 | 77.88 |" in TABLES[
+        "table6"
+    ].part(rows)
+    (claim,) = TABLES["table6"].claims(rows)
+    assert claim.finding == "cannot tell"
+    (claim,) = TABLES["table6"].claims([row for row in rows if row["strides"] != "searched again"])
+    assert claim.finding == "agrees"

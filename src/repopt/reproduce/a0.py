@@ -164,12 +164,12 @@ def _changes(rows: Sequence[Record]) -> list[str]:
         told += [f"{data}: {apart}"] if apart else []
         gaps = {way: difference(found, searched) for way, found in ways.items()}
         everywhere &= {way for way, gap in gaps.items() if gap and gap.side > 0}
-        tried &= {way for way, gap in gaps.items() if gap}
+        tried &= {way for way, gap in gaps.items() if gap and gap.error is not None}
     if tried:
         untried = [way for way in _WAYS if way not in tried and way != _SEARCHED]
         adopted = f"Ahead on both data sets: {'; '.join(sorted(everywhere)) or 'none'}."
         adopted += "" if everywhere else " So none is adopted, and small models are searched and trained as all are."
-        told.append(adopted + (f" Not yet tried on both: {'; '.join(untried)}." if untried else ""))
+        told.append(adopted + (f" Not tried on both with more than one seed: {'; '.join(untried)}." if untried else ""))
     return [line for sentence in told for line in (sentence, "")][:-1]
 
 

@@ -24,10 +24,11 @@ and segmentation, was not attempted.
   an accuracy too, on Imagenette by about 0.6 points.
 - With three seeds on either side, two standard errors hold 82 to 88% and not 95%, with two seeds fewer still, and of
   many comparisons some are wrong. Some runs stand in several tables, so that these are not independent.
-- Tables 5 and 6, Appendix B and a part of Table 4 have A0. B1's accuracy had not told constants apart, and A0's did: by
-  trainings, with scales of one search, that all of these, `constants` and `a0` share. Were they lucky, all would show
-  it.
-- Scales come from one search. How much another search would change is in no ±.
+- Tables 5 and 6, Appendix B and a part of Table 4 have A0, taken after B1's accuracy had not told constants apart and
+  A0's had: by trainings that all of these, `constants` and `a0` share. Three more seeds and a second search came later,
+  and took a part of that back.
+- How much two searches differ is in no ±. Where a table has `searched again`, see whether a difference holds to either
+  search; of every other kind of search there is one.
 - Ways are chosen on the test images that they are compared on.
 """
 

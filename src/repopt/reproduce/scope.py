@@ -51,6 +51,11 @@ class Scope:
         return f"repopt_vgg_{'nano' if self.quick else size}"
 
     @property
+    def another_search(self) -> "Scope":
+        """The same but for the seed of the searches: how much do two of them differ?"""
+        return dataclasses.replace(self, search_seed=self.search_seed + 1)
+
+    @property
     def limit(self) -> int | None:
         """Images that are kept."""
         return _QUICK_IMAGES if self.quick else None

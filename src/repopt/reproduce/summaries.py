@@ -10,6 +10,7 @@ from repopt.reproduce.tables import Record
 # how kernels start, and how a model is trained, as a reader knows it
 INITS = {"authors": "torch's", "paper": "He's"}
 NAMES = {"repopt": "RepOpt", "repvgg": "RepVGG", "qarepvgg": "QARepVGG", "sgd": "plain SGD"}
+_ENOUGH = 3  # seeds: a way with more of them is no better for it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +70,13 @@ def diverged(rows: Iterable[Record]) -> int:
 
 
 def best(ways: Iterable[Sequence[Record]]) -> Sequence[Record]:
-    """The rows with the highest mean among the ways with most seeds; one of which a training diverged is none."""
+    """The rows with the highest mean among the ways with three seeds or more, or with most where none has three.
+
+    One of which a training diverged is none.
+    """
     whole = [rows for rows in ways if values(rows) and not diverged(rows)]
-    most = max(map(len, whole), default=0)
-    return max((rows for rows in whole if len(rows) == most), key=mean, default=[])
+    enough = min(_ENOUGH, max(map(len, whole), default=0))
+    return max((rows for rows in whole if len(rows) >= enough), key=mean, default=[])
 
 
 def spread(rows: Sequence[Record], column: str = "val_accuracy") -> str:
@@ -139,11 +143,12 @@ def setting(rows: Sequence[Record]) -> str:
         f"{_all(trained, 'train_images')} training and {_all(trained, 'val_images')} test images of "
         f"{_all(trained, 'size')} pixels, {_all(trained, 'epochs')} epochs, batch {_all(trained, 'batch_size')}, "
         f"{_all(trained, 'precision')}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}; "
-        f"{_all(trained, 'hardware')}, torch {_all(trained, 'torch')}, {_dates(trained)}."
+        f"{_all(trained, 'hardware')}, torch {_all(trained, 'torch')}, {dates(trained)}."
     )
 
 
-def _dates(rows: Sequence[Record]) -> str:
+def dates(rows: Sequence[Record]) -> str:
+    """The day of the rows, or the first and the last."""
     found = sorted({row["date"] for row in rows})
     return found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"
 

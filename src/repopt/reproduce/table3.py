@@ -113,7 +113,7 @@ def _part(rows: Sequence[Record]) -> list[str]:
         lines[0] += (
             f"Ours: noise at the paper's sizes and batches, {first['precision']}, compiled, "
             f"{first['hardware']}, torch {first['torch']}, {first['date']}; our models deployed, the others "
-            f"timm's; norms are folded into convolutions where that is said. A speed is {_timings(speed)}. "
+            f"timm's, norms {_norms(speed)}. A speed is {_timings(speed)}. "
         )
     if accuracy:
         lines[0] += (
@@ -128,7 +128,7 @@ def _part(rows: Sequence[Record]) -> list[str]:
         cells.append(
             (
                 name,
-                *((fast[0]["size"], fast[0]["batch_size"], fast[0]["norms"]) if fast else ("", "", "")),
+                *((fast[0]["size"], fast[0]["batch_size"]) if fast else ("", "")),
                 f"{float(fast[0]['images_per_second']):,.0f}" if fast else "",
                 "; ".join(
                     f"{spread([row])} at {row['test_size']}" if row["test_size"] else spread([row]) for row in scores
@@ -137,10 +137,16 @@ def _part(rows: Sequence[Record]) -> list[str]:
                 paper[5] if paper else "",
             )
         )
-    columns = {"model": "<", "size": ">", "batch": ">", "norms": "<", "images/s": ">", "accuracy, Imagenette": "<"}
+    columns = {"model": "<", "size": ">", "batch": ">", "images/s": ">", "accuracy, Imagenette": "<"}
     lines += markdown({**columns, "paper, samples/s": ">", "paper, accuracy": ">"}, cells)
     told = [*filter(None, [_ratios(speed)]), *notes(speed, "name")]
     return [*lines, "", " ".join(told)] if told else lines
+
+
+def _norms(speed: Sequence[Record]) -> str:
+    """What was done with the norms; a model may have none."""
+    others = [row["name"] for row in speed if row["norms"] != "folded"]
+    return "folded into convolutions" + (f" but for those of {', '.join(others)}" if others else "")
 
 
 def _timings(speed: Sequence[Record]) -> str:
@@ -156,7 +162,13 @@ def _ratios(speed: Sequence[Record]) -> str | None:
         for ours, other in _BESIDE.items()
         if {ours, other} <= found.keys()
     ]
-    return f"Times the images a second of another, in brackets the paper's: {'; '.join(told)}." if told else None
+    slower = [
+        f"{ours} than {other}"
+        for ours, other in _BESIDE.items()
+        if {ours, other} <= found.keys() and found[ours] < found[other] and _TESTED[ours][4] > _TESTED[other][4]
+    ]
+    lost = f" Faster in the paper, and slower here: {'; '.join(slower)}." if slower else ""
+    return f"Times the images a second of another, in brackets the paper's: {'; '.join(told)}.{lost}" if told else None
 
 
 TABLE = Table(

@@ -8,7 +8,7 @@ from repopt.quantize import Int8, quantize_run
 from repopt.reproduce.claims import Claim
 from repopt.reproduce.quantized import METHODS, SIZE, trained_for_int8
 from repopt.reproduce.scope import Scope
-from repopt.reproduce.summaries import INITS, NAMES, difference, markdown, matching, mean, spread
+from repopt.reproduce.summaries import INITS, NAMES, dates, difference, markdown, matching, mean, spread
 from repopt.reproduce.tables import Record, Row, Table
 from repopt.reproduce.workshop import Workshop
 from repopt.train.methods import Method
@@ -68,7 +68,7 @@ def _part(rows: Sequence[Record]) -> list[str]:
         "the whole tensor. "
         f"Ours: {first['model']} on CIFAR-100, which RepOpt's scales were searched on too, {first['epochs']} epochs, "
         f"{int(first['val_images']):,} test images, {first['images']} images to calibrate, QAT of {_QAT_EPOCHS} epochs "
-        f"where the paper has 10, {first['hardware']}, {first['date']}.",
+        f"where the paper has 10, {first['hardware']}, {dates(rows)}.",
         "",
         *costs(rows),
         "",

@@ -6,7 +6,7 @@ from typing import Any
 from repopt.analysis.kernels import run_kernels, spread
 from repopt.reproduce.quantized import SIZE, trained_for_int8
 from repopt.reproduce.scope import Scope
-from repopt.reproduce.summaries import NAMES, groups, markdown, matching, mean
+from repopt.reproduce.summaries import NAMES, dates, groups, markdown, matching, mean
 from repopt.reproduce.tables import Record, Row, Table
 from repopt.reproduce.workshop import Workshop, figures_of
 from repopt.train.methods import Method
@@ -54,7 +54,7 @@ def _part(rows: Sequence[Record]) -> list[str]:
     lines = [
         f"Standard deviation of the 3x3 kernel of {first['layer']}, overall, at the centre and around it; means over "
         f"the seeds. The paper: the 8th layer of B1's third stage, ImageNet. Ours: {first['model']} on CIFAR-100, "
-        f"{first['epochs']} epochs, {first['hardware']}, {first['date']}.",
+        f"{first['epochs']} epochs, {first['hardware']}, {dates(rows)}.",
         "",
     ]
     cells = [
