@@ -13,12 +13,12 @@ from repopt.reproduce.workshop import Workshop
 from repopt.train.launch import Job
 from repopt.train.recipe import search
 
-_SOURCES = ("cifar100", "imagenette", "digits", NOT_SEARCHED)
+_SOURCES = ("cifar100", "imagenette", "digits", AGAIN, NOT_SEARCHED)
 _GIVEN: dict[str, Source] = {AGAIN: AGAIN, NOT_SEARCHED: "depth"}  # what other tables have too
 _TARGETS = ("imagenette", "cifar100")
 # the paper has B1; B0 was begun with, and then A0, whose accuracy depends more on its constants
 _TRAINED = [(SIZE, target, source) for target in _TARGETS for source in _SOURCES]
-_TRAINED += [(SIZE, "imagenette", AGAIN)]
+_TRAINED.remove((SIZE, "cifar100", AGAIN))  # the second search is tried on Imagenette, as in other tables
 _TRAINED += [("b0", "imagenette", source) for source in _SOURCES[:2]]
 _IMAGES = {"cifar100": 50_000, "imagenette": 9_469, "digits": 1_437}
 # {(target, source): accuracy}: our Imagenette stands for ImageNet, and CIFAR-100, as a target, for Caltech256
@@ -105,7 +105,7 @@ def _part(rows: Sequence[Record]) -> list[str]:
     cells = []
     for (model, target), trained in groups(rows, "model", "target").items():
         others = [matching(trained, source=source) for source in ("cifar100", AGAIN, NOT_SEARCHED)]
-        for source in (*_SOURCES, AGAIN):
+        for source in _SOURCES:
             its = matching(trained, source=source)
             if its:
                 cells.append((model, target, source, len(its), spread(its), *gaps_to(its, *others)))
