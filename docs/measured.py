@@ -22,7 +22,7 @@ def accuracies() -> list[str]:
         its, tried = at_its_best(ablations, optimizer), groups(matching(ablations, optimizer=optimizer), "init", "rate")
         best = ", the best of what was tried" if len(tried) > 1 else ""
         shown[f"{words}{best} ({INITS[its[0]['init']]} init, lr {its[0]['lr']})"] = its
-    (to_repvgg,), to_sgd = (TABLES[name].claims(rows_of(f"{name}.csv")) for name in ("table2", "table4"))
+    (to_repvgg, *_), to_sgd = (TABLES[name].claims(rows_of(f"{name}.csv")) for name in ("table2", "table4"))
     papers = ["", f"{to_repvgg.paper:+.2f}", f"{-to_sgd[0].paper:+.2f}"]
     lines = [
         f"{first['model']} on Imagenette at {first['size']} pixels, {first['epochs']} epochs, on one {first['hardware']} "
@@ -41,7 +41,7 @@ def accuracies() -> list[str]:
         "differ; RepOpt has the recipe's learning rate and torch's init.",
     ]
     lines += ["", "Before you quote this:", ""]
-    lines += [f"- {sentence}" for sentence in (_verdict("table4"), _verdict("a0"))]
+    lines += [f"- {sentence}" for sentence in map(_verdict, ("table4", "a0", "conventions"))]
     return [*lines, "", *_speeds(), "", *_int8_summary()]
 
 

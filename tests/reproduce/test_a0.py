@@ -53,10 +53,22 @@ def test_a_change_is_adopted_where_it_is_ahead_on_both_data_sets_alone():
     assert f"cifar100: Not told apart from {named}: no frozen taps." in once
     assert once[-1].startswith("Ahead on both data sets: none. So none is adopted")
     assert twice[-1].startswith(
-        "Ahead on both data sets: no frozen taps. Not tried on both with more than one seed: twice the learning rate; "
+        "Ahead on both data sets: no frozen taps. Not compared on both with more than one seed: twice the learning rate"
     )
     assert "clipped to 1" in twice[-1]
     assert not any("both data sets" in line for line in TABLES["a0"].part(found))  # of one set nothing follows
+
+
+def test_a_change_with_one_seed_is_named_as_not_compared():
+    ways = {"searched": (79, 80), "no frozen taps": (79, 82)}
+    one = TABLES["a0"].part(
+        [
+            *lines_of("imagenette", {**ways, "clipped to 1": (72, 73)}),
+            *lines_of("cifar100", {**ways, "clipped to 1": (99,)}),
+        ]
+    )
+    assert "clipped to 1" in one[-1].partition("Not compared on both")[2]
+    assert "no frozen taps" not in one[-1].partition("Not compared on both")[2]
 
 
 def test_each_method_has_its_best_learning_rate_too():

@@ -46,6 +46,9 @@ def test_what_a_second_search_would_change_is_said_in_short():
     assert (
         TABLES["constants"]
         .verdict([*b1, *a0])
-        .endswith(" With scales of a second search, alike but for its seed: repopt_vgg_a0 -2.00 ± 1.41.")
+        .endswith(" A second search's scales against the first's: repopt_vgg_a0 -2.00 ± 1.41 points.")
     )
-    assert TABLES["constants"].verdict(a0) is None
+    assert TABLES["constants"].verdict(a0) == (
+        "A second search's scales against the first's: repopt_vgg_a0 -2.00 ± 1.41 points."
+    )
+    assert TABLES["constants"].verdict(a0[:2]) is None

@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from repopt.reproduce.summaries import Difference, markdown
+from repopt.reproduce.summaries import Difference, difference, markdown
+from repopt.reproduce.tables import Record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,7 +15,7 @@ class Claim:
     Attributes:
         text: what the paper says.
         model: that ours is of.
-        paper: its difference, on ImageNet.
+        paper: its difference.
         ours: the same difference, as it came out here.
         again: the same once more, where ours is to scales of one search, to those of another search of the same kind.
         alike: whether the paper says that there is no difference that matters.
@@ -29,12 +30,45 @@ class Claim:
 
     @property
     def finding(self) -> str:
-        if self.ours.error is None:
+        gaps = [gap for gap in (self.ours, self.again) if gap]
+        if any(gap.error is None for gap in gaps):
             return "cannot tell: one run"
-        side = self.ours.side if self.again is None or self.again.side == self.ours.side else 0
+        if len({gap.side for gap in gaps}) > 1:
+            return "depends on the search"
         if self.alike:
-            return {0: "not told apart", 1: "differs: ahead", -1: "differs: behind"}[side]
-        return {0: "cannot tell", 1: "agrees", -1: "the other way round"}[side * int(math.copysign(1, self.paper))]
+            return {0: "not told apart", 1: "differs: ahead", -1: "differs: behind"}[self.ours.side]
+        return {0: "cannot tell", 1: "agrees", -1: "the other way round"}[
+            self.ours.side * int(math.copysign(1, self.paper))
+        ]
+
+
+def claims_to_searches(
+    text: str,
+    model: str,
+    paper: float,
+    rows: Sequence[Record],
+    *searches: Sequence[Record],
+    alike: bool = False,
+) -> list[Claim]:
+    """The claim that rows differ from those with a search's scales, and with another's where there is one.
+
+    Args:
+        text: what the paper says.
+        model: that ours is of.
+        paper: its difference.
+        rows: whose accuracy is compared.
+        searches: rows with the scales of one search, and maybe of another; those of none are left out.
+        alike: whether the paper says that there is no difference that matters.
+
+    Returns:
+        None or one: a difference that cannot be taken, since a training diverged, is no claim.
+    """
+    gaps = [difference(rows, its) for its in searches if its]
+    if not gaps or None in gaps:
+        return []
+    ours, again = (*gaps, None)[:2]
+    assert ours is not None
+    return [Claim(text=text, model=model, paper=paper, ours=ours, again=again, alike=alike)]
 
 
 def beside_the_paper(claims: Sequence[Claim]) -> list[str]:
@@ -42,14 +76,14 @@ def beside_the_paper(claims: Sequence[Claim]) -> list[str]:
     cells = [
         (claim.text, f"{claim.paper:+.2f}", claim.model, claim.ours, claim.again, claim.finding) for claim in claims
     ]
-    columns = {"the paper says": "<", "paper, ImageNet": ">", "our model": "<", "ours": ">", "to another search": ">"}
+    columns = {"the paper says": "<", "paper": ">", "our model": "<", "ours": ">", "to another search": ">"}
     return [
-        "Differences in accuracy, in points; ours on Imagenette unless said. Ours agrees with a difference where it "
-        "has the same sign and is more than two standard errors away from none. Where the paper says that two are "
-        "alike, not to tell them apart is no more than that: see the error. The paper's model is B1, in "
-        "Appendix D GhostNet 0.5x. Rows of one model share trainings, and are not independent. To another search: the "
-        "same difference to the scales of a second search, like the first but for its seed; what is said has to hold "
-        "for both.",
+        "Differences in accuracy, in points; the paper's on ImageNet and ours on Imagenette unless said. Ours agrees "
+        "with a difference where it has the same sign and is more than two standard errors away from none. Where the "
+        "paper says that two are alike, not to tell them apart is no more than that: see the error. The paper's model "
+        "is B1, in Appendix D GhostNet 0.5x. Rows of one model share trainings, and are not independent. To another "
+        "search: the same difference to the scales of a second search, like the first but for its seed. Where that "
+        "cell is empty, both sides have the same scales, or a second search was not tried.",
         "",
         *markdown({**columns, "": "<"}, cells),
     ]

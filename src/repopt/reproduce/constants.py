@@ -6,7 +6,7 @@ from typing import get_args
 
 from repopt.reproduce.jobs import AGAIN, Source, scales_from, search_job, training_job
 from repopt.reproduce.scope import Scope
-from repopt.reproduce.searches import gaps_to
+from repopt.reproduce.searches import gaps_to, later_seeds, whose
 from repopt.reproduce.summaries import difference, groups, markdown, matching, setting, spread, told_apart
 from repopt.reproduce.tables import Record, Row, Table, training_row
 from repopt.reproduce.workshop import Workshop
@@ -66,10 +66,11 @@ def _part(rows: Sequence[Record]) -> list[str]:
             for source, its in found.items()
             if its
         ]
-        for ours in ("searched", AGAIN):
-            others = {source: its for source, its in found.items() if source != ours}
-            apart = told_apart(others, found[ours], f"`{ours}`")
-            told += [f"{model}: {apart}", ""] if apart else []
+        later = {source: later_seeds(its) for source, its in found.items() if its}
+        for ours in [source for source in ("searched", AGAIN) if source in later]:
+            others = {source: its for source, its in later.items() if source != ours}
+            apart = told_apart(others, later[ours], f"`{ours}`")
+            told += [f"{whose(later[ours])}: {apart}", ""] if apart else []
     columns = {"model": "<", "constants": "<", "seeds": ">", "accuracy": ">", "to searched": ">", f"to {AGAIN}": ">"}
     return [
         *lines,
@@ -83,14 +84,14 @@ def _part(rows: Sequence[Record]) -> list[str]:
 def _verdict(rows: Sequence[Record]) -> str | None:
     ours = matching(rows, model="repopt_vgg_b1", constants="searched")
     gap = difference(ours, matching(rows, model="repopt_vgg_b1", constants="authors"))
-    if gap is None:
-        return None
+    told = [f"B1 with our scales against the authors' released ones: {gap} points."] if gap else []
     searches = []
-    for (model,), its in groups(rows, "model").items():
-        first, again = (matching(its, constants=source) for source in ("searched", AGAIN))
-        searches += [f"{model} {apart}"] if (apart := difference(again, first)) else []
-    second = f" With scales of a second search, alike but for its seed: {', '.join(searches)}." if searches else ""
-    return f"B1 with our scales against the authors' released ones: {gap} points.{second}"
+    for its in groups(rows, "model").values():
+        later = later_seeds(its)
+        first, again = (matching(later, constants=source) for source in ("searched", AGAIN))
+        searches += [f"{whose(later)} {apart}"] if (apart := difference(again, first)) else []
+    told += [f"A second search's scales against the first's: {'; '.join(searches)} points."] if searches else []
+    return " ".join(told) or None
 
 
 TABLE = Table(

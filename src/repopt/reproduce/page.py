@@ -15,20 +15,21 @@ Each part is made by one command from the rows of `results/NAME.csv`, and every 
 versions, commit (of the earliest rows, the one that followed) and date. The paper trains on ImageNet for days. We train
 on Imagenette (ten of its classes, at 96 pixels) and CIFAR-100 for seconds to minutes: compare differences between
 methods with the paper's, not accuracies. VGGs are trained by the paper's recipe (SGD, momentum 0.9, cosine from 0.1
-after 5 epochs of warm-up, weight decay 4e-5, label smoothing 0.1) but for three things: Nesterov's momentum, crops of a
-quarter of an image or more (on CIFAR-100 of its padded 40 pixels), and no RandAugment. The paper's Table 7, detection
-and segmentation, was not attempted.
+after 5 epochs of warm-up, weight decay 4e-5, label smoothing 0.1) but for these: torch's init unless said, as in the
+authors' code, where the paper's text has He's, on which much depends ([Which conventions?](#which-conventions)); no
+decay of norms and biases; Nesterov's momentum; crops of a quarter of an image or more (on CIFAR-100 of its padded 40
+pixels); no RandAugment; fewer epochs. The paper's Table 7, detection and segmentation, was not attempted.
 
 - ± behind an accuracy is the deviation over seeds. Behind a difference it is the standard error of two means, not
   paired: on a GPU the same seed, trained twice, differs about as much as two seeds do. Other test images would move
   an accuracy too, on Imagenette by about 0.6 points.
 - With three seeds on either side, two standard errors hold 82 to 88% and not 95%, with two seeds fewer still, and of
   many comparisons some are wrong. Some runs stand in several tables, so that these are not independent.
-- Tables 5 and 6, Appendix B and a part of Table 4 have A0, taken after B1's accuracy had not told constants apart and
-  A0's had: by trainings that all of these, `constants` and `a0` share. Three more seeds and a second search came later,
-  and took a part of that back.
-- How much two searches differ is in no ±. Where a table has `searched again`, see whether a difference holds to either
-  search; of every other kind of search there is one.
+- Tables 5 and 6, Appendix B and a part of Table 4 have A0. It was chosen because seeds 0 to 2 told its constants apart,
+  where B1's were not, and a choice like that favours luck. So what is said of A0's constants in words, and beside the
+  paper, is of seeds 3 to 5 alone, trained after the choice: they tell less apart. Tables have all seeds.
+- How much two searches differ is in no ±. Where a table has `searched again`, see whether a difference holds for both
+  searches.
 - Ways are chosen on the test images that they are compared on.
 """
 

@@ -1,6 +1,6 @@
-"""What Table 5, Table 6 and Appendix B share: one model, trained with what searches of several kinds have found."""
+"""What tables share that train one model with what searches of several kinds have found."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from repopt.reproduce.jobs import AGAIN, scales_from, training_job
 from repopt.reproduce.scope import Scope
@@ -9,12 +9,16 @@ from repopt.reproduce.tables import Record, Row, training_row
 from repopt.reproduce.workshop import Workshop
 from repopt.train.launch import Job
 
-SIZE = "a0"  # the paper has B1, whose accuracy here does not tell constants apart: see `constants`
+SIZE = "a0"  # of Table 5, Table 6 and Appendix B; the paper has B1
+_CHOSEN_BY = (0, 1, 2)  # seeds with which A0's accuracy told constants apart, and B1's did not: see `constants`
 NOT_SEARCHED = "not searched"
 EXPLAINED = (
-    f"{AGAIN}: by a second search, like the first but for its seed. {NOT_SEARCHED}: the constants that a search starts "
-    "from."
+    f"{AGAIN}: by a second search on CIFAR-100, like the first but for its seed. {NOT_SEARCHED}: the constants that a "
+    "search starts from."
 )
+# columns of such a table, and what the paper has of these rows: nothing
+GAP_COLUMNS = {f"to {AGAIN}": ">", f"to {NOT_SEARCHED}": ">"}
+OURS_ALONE = dict.fromkeys((AGAIN, NOT_SEARCHED), ("", ""))
 
 
 def unsearched_row(column: str, scope: Scope, seed: int) -> Row:
@@ -30,3 +34,17 @@ def unsearched_row(column: str, scope: Scope, seed: int) -> Row:
 def gaps_to(its: Sequence[Record], *others: Sequence[Record]) -> list[Difference | None]:
     """Cells: how far rows are from others; None where they are the same, or one has no figure."""
     return [None if its == other else difference(its, other) for other in others]
+
+
+def later_seeds(rows: Iterable[Record]) -> list[Record]:
+    """Rows of one model that did not choose it: of A0, those of later seeds where there are some."""
+    rows = list(rows)
+    later = [row for row in rows if row["model"].endswith(SIZE) and int(row["seed"]) not in _CHOSEN_BY]
+    return later or rows
+
+
+def whose(rows: Sequence[Record]) -> str:
+    """The model of the rows, with the seeds where they are the later ones alone."""
+    seeds = sorted({int(row["seed"]) for row in rows})
+    model = rows[0]["model"]
+    return model if set(seeds) & set(_CHOSEN_BY) else f"{model}, seeds {', '.join(map(str, seeds))}"

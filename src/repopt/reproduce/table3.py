@@ -12,7 +12,7 @@ from repopt.bench.inference import TIMINGS, inference_speed
 from repopt.models import create_model, deploy
 from repopt.reproduce.jobs import own_scales, search_left, training_job
 from repopt.reproduce.scope import Scope
-from repopt.reproduce.summaries import markdown, matching, notes, setting, spread
+from repopt.reproduce.summaries import dates, markdown, matching, notes, setting, spread
 from repopt.reproduce.tables import Record, Row, Table
 from repopt.reproduce.workshop import FIGURES, Workshop, figures_of
 from repopt.results import environment
@@ -112,8 +112,8 @@ def _part(rows: Sequence[Record]) -> list[str]:
         first = speed[0]
         lines[0] += (
             f"Ours: noise at the paper's sizes and batches, {first['precision']}, compiled, "
-            f"{first['hardware']}, torch {first['torch']}, {first['date']}; our models deployed, the others "
-            f"timm's, norms {_norms(speed)}. A speed is {_timings(speed)}. "
+            f"{first['hardware']}, torch {first['torch']}, {dates(speed)}; our models deployed, the others "
+            f"timm's, norms folded into convolutions. A speed is {_timings(speed)}. "
         )
     if accuracy:
         lines[0] += (
@@ -143,12 +143,6 @@ def _part(rows: Sequence[Record]) -> list[str]:
     return [*lines, "", " ".join(told)] if told else lines
 
 
-def _norms(speed: Sequence[Record]) -> str:
-    """What was done with the norms; a model may have none."""
-    others = [row["name"] for row in speed if row["norms"] != "folded"]
-    return "folded into convolutions" + (f" but for those of {', '.join(others)}" if others else "")
-
-
 def _timings(speed: Sequence[Record]) -> str:
     counts = sorted({int(row["timings"]) for row in speed})
     return "one timing" if counts == [1] else f"the median of {' or '.join(map(str, counts))} timings"
@@ -157,15 +151,14 @@ def _timings(speed: Sequence[Record]) -> str:
 def _ratios(speed: Sequence[Record]) -> str | None:
     """How much faster ours are than those that the paper sets beside them."""
     found = {row["name"]: float(row["images_per_second"]) for row in speed}
+    pairs = [(ours, other) for ours, other in _BESIDE.items() if {ours, other} <= found.keys()]
+    papers = {name: tested[4] for name, tested in _TESTED.items()}
     told = [
-        f"{ours} to {other} {found[ours] / found[other]:.2f} ({_TESTED[ours][4] / _TESTED[other][4]:.2f})"
-        for ours, other in _BESIDE.items()
-        if {ours, other} <= found.keys()
+        f"{ours} to {other} {found[ours] / found[other]:.2f} ({papers[ours] / papers[other]:.2f})"
+        for ours, other in pairs
     ]
     slower = [
-        f"{ours} than {other}"
-        for ours, other in _BESIDE.items()
-        if {ours, other} <= found.keys() and found[ours] < found[other] and _TESTED[ours][4] > _TESTED[other][4]
+        f"{ours} than {other}" for ours, other in pairs if found[ours] < found[other] and papers[ours] > papers[other]
     ]
     lost = f" Faster in the paper, and slower here: {'; '.join(slower)}." if slower else ""
     return f"Times the images a second of another, in brackets the paper's: {'; '.join(told)}.{lost}" if told else None

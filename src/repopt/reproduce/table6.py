@@ -4,11 +4,21 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from repopt.plans import Plan
-from repopt.reproduce.claims import Claim
+from repopt.reproduce.claims import Claim, claims_to_searches
 from repopt.reproduce.jobs import AGAIN, has_identity, planned, search_job, training_job
 from repopt.reproduce.scope import Scope
-from repopt.reproduce.searches import EXPLAINED, NOT_SEARCHED, SIZE, gaps_to, unsearched_row
-from repopt.reproduce.summaries import difference, markdown, matching, mean_cell, setting, spread
+from repopt.reproduce.searches import (
+    EXPLAINED,
+    GAP_COLUMNS,
+    NOT_SEARCHED,
+    OURS_ALONE,
+    SIZE,
+    gaps_to,
+    later_seeds,
+    unsearched_row,
+    whose,
+)
+from repopt.reproduce.summaries import markdown, matching, mean_cell, setting, spread
 from repopt.reproduce.tables import Record, Row, Table
 from repopt.reproduce.workshop import FIGURES, Workshop, figures_of
 from repopt.scales import Scales
@@ -73,14 +83,13 @@ def _part(rows: Sequence[Record]) -> list[str]:
     others = [matching(rows, strides=strides) for strides in (_text(_ORIGINAL), AGAIN, NOT_SEARCHED)]
     papers = {_text(strides): tuple(map("{:.2f}".format, paper)) for strides, paper in _PAPER.items()}
     cells = []
-    for strides, paper in {**papers, **dict.fromkeys((AGAIN, NOT_SEARCHED), ("", ""))}.items():
+    for strides, paper in {**papers, **OURS_ALONE}.items():
         its = matching(rows, strides=strides)
         if its:
             found = (mean_cell(its, "search_accuracy"), len(its), spread(its), *gaps_to(its, *others))
             cells.append((strides, *found, *paper))
     columns = {"strides of the search": "<", "search accuracy": ">", "seeds": ">", "accuracy": ">", "to all 2": ">"}
-    columns |= {f"to {AGAIN}": ">", f"to {NOT_SEARCHED}": ">", "paper, search": ">", "paper, ImageNet": ">"}
-    lines += markdown(columns, cells)
+    lines += markdown({**columns, **GAP_COLUMNS, "paper, search": ">", "paper, ImageNet": ">"}, cells)
     dropped = [row for row in rows if row["dropped_identities"] not in ("", "0")]
     if dropped:
         lines += ["", "Identity entries that the target's layers do not have were left out."]
@@ -88,17 +97,19 @@ def _part(rows: Sequence[Record]) -> list[str]:
 
 
 def _claims(rows: Sequence[Record]) -> list[Claim]:
-    first, again = (matching(rows, strides=strides) for strides in (_text(_ORIGINAL), AGAIN))
+    rows = later_seeds(rows)
+    searches = [matching(rows, strides=strides) for strides in (_text(_ORIGINAL), AGAIN)]
     return [
-        Claim(
-            text=f"Table 6: scales searched with strides {_text(strides)} are worse",
-            model=rows[0]["model"],
-            paper=paper - _PAPER[_ORIGINAL][1],
-            ours=gap,
-            again=difference(its, again),
-        )
+        claim
         for strides, (_, paper) in _PAPER.items()
-        if strides != _ORIGINAL and (gap := difference(its := matching(rows, strides=_text(strides)), first))
+        if strides != _ORIGINAL
+        for claim in claims_to_searches(
+            f"Table 6: scales searched with strides {_text(strides)} are worse",
+            whose(rows),
+            paper - _PAPER[_ORIGINAL][1],
+            matching(rows, strides=_text(strides)),
+            *searches,
+        )
     ]
 
 

@@ -4,11 +4,21 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from repopt.reproduce.claims import Claim
+from repopt.reproduce.claims import Claim, claims_to_searches
 from repopt.reproduce.jobs import AGAIN, search_job, training_job
 from repopt.reproduce.scope import Scope
-from repopt.reproduce.searches import EXPLAINED, NOT_SEARCHED, SIZE, gaps_to, unsearched_row
-from repopt.reproduce.summaries import difference, markdown, matching, mean_cell, setting, spread
+from repopt.reproduce.searches import (
+    EXPLAINED,
+    GAP_COLUMNS,
+    NOT_SEARCHED,
+    OURS_ALONE,
+    SIZE,
+    gaps_to,
+    later_seeds,
+    unsearched_row,
+    whose,
+)
+from repopt.reproduce.summaries import markdown, matching, mean_cell, setting, spread
 from repopt.reproduce.tables import Record, Row, Table
 from repopt.reproduce.workshop import FIGURES, Workshop, figures_of
 from repopt.scales import Counting, Scales
@@ -57,28 +67,25 @@ def _part(rows: Sequence[Record]) -> list[str]:
             *gaps_to(its, *others),
             *paper,
         )
-        for name, paper in {**papers, **dict.fromkeys((AGAIN, NOT_SEARCHED), ("", ""))}.items()
+        for name, paper in {**papers, **OURS_ALONE}.items()
         if (its := matching(rows, scales_start=name))
     ]
     columns = {"scales start at": "<", "search accuracy": ">", "seeds": ">", "accuracy": ">", f"to {_BY_DEPTH}": ">"}
-    columns |= {f"to {AGAIN}": ">", f"to {NOT_SEARCHED}": ">", "paper, search": ">", "paper, ImageNet": ">"}
-    return [*lines, *markdown(columns, cells)]
+    return [*lines, *markdown({**columns, **GAP_COLUMNS, "paper, search": ">", "paper, ImageNet": ">"}, cells)]
 
 
 def _claims(rows: Sequence[Record]) -> list[Claim]:
-    ones, by_depth, again = (matching(rows, scales_start=name) for name in (_ONES, _BY_DEPTH, AGAIN))
-    gap = difference(ones, by_depth)
-    if gap is None:
-        return []
-    itself = [difference(_one_search(ones), _one_search(other)) for other in (by_depth, again)]
-    found = {
-        "a search that starts at 1 is less accurate itself (both: CIFAR-100)": itself,
-        "scales of such a search are worse": [gap, difference(ones, again)],
-    }
+    rows = later_seeds(rows)
+    found = [matching(rows, scales_start=name) for name in (_ONES, _BY_DEPTH, AGAIN)]
+    itself, scales = (there - by_depth for there, by_depth in zip(_PAPER[_ONES], _PAPER[_BY_DEPTH], strict=True))
     return [
-        Claim(text=f"Appendix B: {text}", model=rows[0]["model"], paper=there - depth_there, ours=first, again=second)
-        for (text, (first, second)), there, depth_there in zip(found.items(), *_PAPER.values(), strict=True)
-        if first
+        *claims_to_searches(
+            "Appendix B: a search that starts at 1 is less accurate itself (both: CIFAR-100)",
+            rows[0]["model"],
+            itself,
+            *map(_one_search, found),
+        ),
+        *claims_to_searches("Appendix B: scales of such a search are worse", whose(rows), scales, *found),
     ]
 
 

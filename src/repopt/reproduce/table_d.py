@@ -53,7 +53,7 @@ def _row(scope: Scope, method: Method, source: Source | None, init: Convention, 
 def _part(rows: Sequence[Record]) -> list[str]:
     recipe = ghost()
     lines = [
-        f"0.5x. The paper: ImageNet. Ours: Imagenette, {setting(rows)} The recipe is the paper's for GhostNet: lr "
+        f"0.5x. The paper: ImageNet. Ours: Imagenette, {setting(rows)} The recipe is the authors' for GhostNet: lr "
         f"{recipe.lr:g} for {recipe.lr_batch} images, weight decay {recipe.weight_decay:g}, dropout "
         f"{recipe.dropout:g}, colour jitter, erasing. Plain SGD has its better init.",
         "",
