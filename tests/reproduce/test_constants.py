@@ -52,3 +52,10 @@ def test_what_a_second_search_would_change_is_said_in_short():
         "A second search's scales against the first's: repopt_vgg_a0 -2.00 ± 1.41 points."
     )
     assert TABLES["constants"].verdict(a0[:2]) is None
+
+
+def test_words_about_a0_leave_out_what_was_not_trained_with_later_seeds():
+    rows = lines_of("repopt_vgg_a0", searched=(90, 92, 91, 80, 82), searched_again=(80, 82, 81, 80, 82), ones=(85, 87))
+    told = "\n".join(TABLES["constants"].part(rows))
+    assert "repopt_vgg_a0, seeds 3, 4: Not told apart from `searched`: searched again.\n" in told
+    assert "| repopt_vgg_a0 | ones | 2 |" in told

@@ -59,16 +59,17 @@ def _row(scope: Scope, size: str, source: str, seed: int) -> Row:
 def _part(rows: Sequence[Record]) -> list[str]:
     lines = [f"Trained on Imagenette: {setting(rows)}", ""]
     cells, told = [], []
-    for model in dict.fromkeys(row["model"] for row in rows):
-        found = {source: matching(rows, model=model, constants=source) for source in _ALL}
+    for (model,), its in groups(rows, "model").items():
+        found, later = (
+            {source: matching(some, constants=source) for source in _ALL} for some in (its, later_seeds(its))
+        )
         cells += [
-            (model, source, len(its), spread(its), *gaps_to(its, found["searched"], found[AGAIN]))
-            for source, its in found.items()
-            if its
+            (model, source, len(seeds), spread(seeds), *gaps_to(seeds, found["searched"], found[AGAIN]))
+            for source, seeds in found.items()
+            if seeds
         ]
-        later = {source: later_seeds(its) for source, its in found.items() if its}
-        for ours in [source for source in ("searched", AGAIN) if source in later]:
-            others = {source: its for source, its in later.items() if source != ours}
+        for ours in ("searched", AGAIN):
+            others = {source: seeds for source, seeds in later.items() if source != ours}
             apart = told_apart(others, later[ours], f"`{ours}`")
             told += [f"{whose(later[ours])}: {apart}", ""] if apart else []
     columns = {"model": "<", "constants": "<", "seeds": ">", "accuracy": ">", "to searched": ">", f"to {AGAIN}": ">"}

@@ -17,7 +17,7 @@ from repopt.train.launch import Job
 from repopt.train.methods import Method
 from repopt.train.recipe import Recipe, Rules
 
-_SIZES = ("b1", "a0")  # the paper has B1; A0's accuracy depends more on its constants
+_SIZES = ("b1", "a0")  # the paper has B1; for A0 see `searches`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,17 +144,21 @@ def _model_part(rows: Sequence[Record]) -> list[str]:
     columns = {"optimizer": "<", "init": "<", "tried": "<", "seeds": ">", "accuracy": ">", "to RepOptimizer": ">"}
     columns[f"to {AGAIN}"] = ">"
     lines = markdown({**columns, "to SGD": ">", "paper": ">", "paper, to RepOptimizer": ">"}, cells)
-    told = _told(chosen)
+    told = _told(rows)
     return [*lines, "", told] if told else lines
 
 
-def _told(chosen: Mapping[str, Sequence[Record]]) -> str:
+def _told(rows: Sequence[Record]) -> str:
     """Which ablations are behind the whole method, of seeds that did not choose the model, and the paper's order."""
-    later = {name: later_seeds(its) for name, its in chosen.items()}
-    full = later[_FULL]
-    others = {_short(name): its for name, its in later.items() if name != _FULL and _BEHAVIOURS[name].source}
-    told = [sentence for sentence in (told_apart(others, full, "the whole method"), _papers_order(others)) if sentence]
-    return " ".join([f"{whose(full)}:", *told] if told and full != chosen[_FULL] else told)
+    later = later_seeds(rows)
+    others = {
+        _short(name): at_its_best(later, name)
+        for name, behaviour in _BEHAVIOURS.items()
+        if behaviour.source and name != _FULL
+    }
+    told = [told_apart(others, at_its_best(later, _FULL), "the whole method"), _papers_order(others)]
+    found = [sentence for sentence in told if sentence]
+    return " ".join([f"{whose(later)}:", *found] if found and len(later) < len(rows) else found)
 
 
 def at_its_best(rows: Sequence[Record], name: str) -> Sequence[Record]:

@@ -15,7 +15,7 @@ from repopt.train.recipe import search
 
 _SOURCES = ("cifar100", "imagenette", "digits", AGAIN, NOT_SEARCHED)
 _GIVEN: dict[str, Source] = {AGAIN: AGAIN, NOT_SEARCHED: "depth"}  # what other tables have too
-# the paper has B1; B0 was begun with, and then A0, whose accuracy depends more on its constants
+# the paper has B1; B0 was begun with, and A0 came later: see `searches`
 _TRAINED = {
     (SIZE, "imagenette"): _SOURCES,
     (SIZE, "cifar100"): tuple(source for source in _SOURCES if source != AGAIN),  # tried on Imagenette, as elsewhere
