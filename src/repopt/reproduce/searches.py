@@ -1,10 +1,10 @@
 """What tables share that train one model with what searches of several kinds have found."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from repopt.reproduce.jobs import AGAIN, scales_from, training_job
 from repopt.reproduce.scope import Scope
-from repopt.reproduce.summaries import Difference, difference
+from repopt.reproduce.summaries import Difference, difference, markdown, matching, mean_cell, spread
 from repopt.reproduce.tables import Record, Row, training_row
 from repopt.reproduce.workshop import Workshop
 from repopt.train.launch import Job
@@ -16,9 +16,7 @@ EXPLAINED = (
     f"{AGAIN}: by a second search on CIFAR-100, like the first but for its seed. {NOT_SEARCHED}: the constants that a "
     "search starts from."
 )
-# columns of such a table, and what the paper has of these rows: nothing
 GAP_COLUMNS = {f"to {AGAIN}": ">", f"to {NOT_SEARCHED}": ">"}
-OURS_ALONE = dict.fromkeys((AGAIN, NOT_SEARCHED), ("", ""))
 
 
 def unsearched_row(column: str, scope: Scope, seed: int) -> Row:
@@ -34,6 +32,29 @@ def unsearched_row(column: str, scope: Scope, seed: int) -> Row:
 def gaps_to(its: Sequence[Record], *others: Sequence[Record]) -> list[Difference | None]:
     """Cells: how far rows are from others; None where they are the same, or one has no figure."""
     return [None if its == other else difference(its, other) for other in others]
+
+
+def compared_searches(
+    rows: Sequence[Record], column: str, heading: str, usual: str, papers: Mapping[str, tuple[float, float]]
+) -> list[str]:
+    """Kinds of search as lines of Markdown: accuracy of the search, and of what was trained with its scales.
+
+    Args:
+        rows: of all kinds.
+        column: that tells them apart.
+        heading: of that column.
+        usual: the kind that others are compared with.
+        papers: the paper's two accuracies of each.
+    """
+    others = [matching(rows, **{column: name}) for name in (usual, AGAIN, NOT_SEARCHED)]
+    there = {name: tuple(map("{:.2f}".format, paper)) for name, paper in papers.items()}
+    cells = [
+        (name, mean_cell(its, "search_accuracy"), len(its), spread(its), *gaps_to(its, *others), *paper)
+        for name, paper in {**there, **dict.fromkeys((AGAIN, NOT_SEARCHED), ("", ""))}.items()
+        if (its := matching(rows, **{column: name}))
+    ]
+    columns = {heading: "<", "search accuracy": ">", "seeds": ">", "accuracy": ">", f"to {usual}": ">"}
+    return markdown({**columns, **GAP_COLUMNS, "paper, search": ">", "paper, ImageNet": ">"}, cells)
 
 
 def later_seeds(rows: Iterable[Record]) -> list[Record]:

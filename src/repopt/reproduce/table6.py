@@ -7,18 +7,8 @@ from repopt.plans import Plan
 from repopt.reproduce.claims import Claim, claims_to_searches
 from repopt.reproduce.jobs import AGAIN, has_identity, planned, search_job, training_job
 from repopt.reproduce.scope import Scope
-from repopt.reproduce.searches import (
-    EXPLAINED,
-    GAP_COLUMNS,
-    NOT_SEARCHED,
-    OURS_ALONE,
-    SIZE,
-    gaps_to,
-    later_seeds,
-    unsearched_row,
-    whose,
-)
-from repopt.reproduce.summaries import markdown, matching, mean_cell, setting, spread
+from repopt.reproduce.searches import EXPLAINED, SIZE, compared_searches, later_seeds, unsearched_row, whose
+from repopt.reproduce.summaries import matching, setting
 from repopt.reproduce.tables import Record, Row, Table
 from repopt.reproduce.workshop import FIGURES, Workshop, figures_of
 from repopt.scales import Scales
@@ -80,16 +70,8 @@ def _part(rows: Sequence[Record]) -> list[str]:
         f"Imagenette with all strides 2: {setting(rows)} {EXPLAINED}",
         "",
     ]
-    others = [matching(rows, strides=strides) for strides in (_text(_ORIGINAL), AGAIN, NOT_SEARCHED)]
-    papers = {_text(strides): tuple(map("{:.2f}".format, paper)) for strides, paper in _PAPER.items()}
-    cells = []
-    for strides, paper in {**papers, **OURS_ALONE}.items():
-        its = matching(rows, strides=strides)
-        if its:
-            found = (mean_cell(its, "search_accuracy"), len(its), spread(its), *gaps_to(its, *others))
-            cells.append((strides, *found, *paper))
-    columns = {"strides of the search": "<", "search accuracy": ">", "seeds": ">", "accuracy": ">", "to all 2": ">"}
-    lines += markdown({**columns, **GAP_COLUMNS, "paper, search": ">", "paper, ImageNet": ">"}, cells)
+    papers = {_text(strides): paper for strides, paper in _PAPER.items()}
+    lines += compared_searches(rows, "strides", "strides of the search", _text(_ORIGINAL), papers)
     dropped = [row for row in rows if row["dropped_identities"] not in ("", "0")]
     if dropped:
         lines += ["", "Identity entries that the target's layers do not have were left out."]

@@ -7,18 +7,8 @@ from typing import Any
 from repopt.reproduce.claims import Claim, claims_to_searches
 from repopt.reproduce.jobs import AGAIN, search_job, training_job
 from repopt.reproduce.scope import Scope
-from repopt.reproduce.searches import (
-    EXPLAINED,
-    GAP_COLUMNS,
-    NOT_SEARCHED,
-    OURS_ALONE,
-    SIZE,
-    gaps_to,
-    later_seeds,
-    unsearched_row,
-    whose,
-)
-from repopt.reproduce.summaries import markdown, matching, mean_cell, setting, spread
+from repopt.reproduce.searches import EXPLAINED, SIZE, compared_searches, later_seeds, unsearched_row, whose
+from repopt.reproduce.summaries import matching, setting
 from repopt.reproduce.tables import Record, Row, Table
 from repopt.reproduce.workshop import FIGURES, Workshop, figures_of
 from repopt.scales import Counting, Scales
@@ -51,27 +41,12 @@ def _row(scope: Scope, name: str, start: Counting | float, seed: int) -> Row:
 
 
 def _part(rows: Sequence[Record]) -> list[str]:
-    lines = [
+    return [
         f"The paper: B1 on ImageNet. Ours: {rows[0]['model']}, searched on CIFAR-100, trained on Imagenette: "
         f"{setting(rows)} {EXPLAINED}",
         "",
+        *compared_searches(rows, "scales_start", "scales start at", _BY_DEPTH, _PAPER),
     ]
-    others = [matching(rows, scales_start=name) for name in (_BY_DEPTH, AGAIN, NOT_SEARCHED)]
-    papers = {name: tuple(map("{:.2f}".format, paper)) for name, paper in _PAPER.items()}
-    cells = [
-        (
-            name,
-            mean_cell(its, "search_accuracy"),
-            len(its),
-            spread(its),
-            *gaps_to(its, *others),
-            *paper,
-        )
-        for name, paper in {**papers, **OURS_ALONE}.items()
-        if (its := matching(rows, scales_start=name))
-    ]
-    columns = {"scales start at": "<", "search accuracy": ">", "seeds": ">", "accuracy": ">", f"to {_BY_DEPTH}": ">"}
-    return [*lines, *markdown({**columns, **GAP_COLUMNS, "paper, search": ">", "paper, ImageNet": ">"}, cells)]
 
 
 def _claims(rows: Sequence[Record]) -> list[Claim]:
