@@ -12,6 +12,7 @@ from repopt.matrix import mixed_sign_scales
 from repopt.surgery import csla_model
 
 EXACT = 1e-12
+STEPS = 25  # of a row of the matrix: RAdam changes its rule within them; `repopt verify` takes more
 
 
 @dataclass(frozen=True)

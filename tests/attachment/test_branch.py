@@ -11,13 +11,13 @@ import repopt
 from repopt import Conv, Identity, Linear
 from repopt.matrix import BRANCH_SETS, MATRIX_RULES, STOCK_RULES, OptimizerCase, mixed_sign_scales, run_row
 from repopt.rules import RULES
-from side_by_side import EXACT, adamw, apart, backward, small_net, train, twins
+from side_by_side import EXACT, STEPS, adamw, apart, backward, small_net, train, twins
 
 
 @pytest.mark.parametrize("branch_set", BRANCH_SETS)
 @pytest.mark.parametrize("rule", STOCK_RULES)
 def test_block_and_operator_stay_equal(rule, branch_set):
-    report = run_row(rule, STOCK_RULES[rule], branch_set).report
+    report = run_row(rule, STOCK_RULES[rule], branch_set, STEPS).report
     assert report.exact
     assert report.worst <= EXACT
     assert report.differences[0].moved > 0.01
@@ -25,7 +25,7 @@ def test_block_and_operator_stay_equal(rule, branch_set):
 
 @pytest.mark.parametrize("rule", MATRIX_RULES)
 def test_rules_for_matrices_stay_equal_on_two_linear_branches(rule):
-    report = run_row(rule, MATRIX_RULES[rule], "two linear").report
+    report = run_row(rule, MATRIX_RULES[rule], "two linear", STEPS).report
     assert report.worst <= EXACT
     assert report.differences[0].moved > 0.01
 

@@ -12,13 +12,13 @@ import repopt
 from repopt import Conv, Identity, Scales
 from repopt.matrix import BRANCH_SETS, SGD_RULES, run_row
 from repopt.multiplier import Multiplier
-from side_by_side import EXACT, apart, backward, sgd, train, twins
+from side_by_side import EXACT, STEPS, apart, backward, sgd, train, twins
 
 
 @pytest.mark.parametrize("branch_set", BRANCH_SETS)
 @pytest.mark.parametrize("rule", SGD_RULES)
 def test_block_and_operator_stay_equal(rule, branch_set):
-    difference = run_row(rule, SGD_RULES[rule], branch_set).report.differences[0]
+    difference = run_row(rule, SGD_RULES[rule], branch_set, STEPS).report.differences[0]
     assert difference.worst <= EXACT
     assert difference.moved > 0.01
 

@@ -14,13 +14,13 @@ from repopt.matrix import BRANCH_SETS, CLOSED_RULES, mixed_sign_scales, run_row
 from repopt.optim import adam
 from repopt.optim.base import RepOptimizer
 from repopt.parts import Part
-from side_by_side import EXACT, adamw, apart, closed_adamw, loss_of, train, twins
+from side_by_side import EXACT, STEPS, adamw, apart, closed_adamw, loss_of, train, twins
 
 
 @pytest.mark.parametrize("branch_set", BRANCH_SETS)
 @pytest.mark.parametrize("rule", CLOSED_RULES)
 def test_block_and_operator_stay_equal(rule, branch_set):
-    report = run_row(rule, CLOSED_RULES[rule], branch_set).report
+    report = run_row(rule, CLOSED_RULES[rule], branch_set, STEPS).report
     assert report.route == "closed"
     assert report.worst <= EXACT
     assert report.differences[0].moved > 0.01
