@@ -26,7 +26,7 @@ pixels); no RandAugment; fewer epochs. The paper's Table 7, detection and segmen
 - With three seeds on either side, two standard errors hold 82 to 88% and not 95%, with two seeds fewer still, and of
   many comparisons some are wrong. Some runs stand in several tables, so that these are not independent.
 - Tables 5 and 6, Appendix B and a part of Table 4 have A0. It was chosen because seeds 0 to 2 told its constants apart,
-  where B1's were not, and a choice like that favours luck. So what is said of A0's constants in words, and beside the
+  and those of B1 did not; a choice like that favours luck. So what is said of A0's constants in words, and beside the
   paper, is of seeds 3 to 5 alone, trained after the choice: they tell less apart. Tables have all seeds.
 - How much two searches differ is in no ±. Where a table has `searched again`, see whether a difference holds for both
   searches.
