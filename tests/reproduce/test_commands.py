@@ -79,7 +79,10 @@ def test_a_table_that_was_killed_goes_on_with_the_rows_that_are_missing(tmp_path
     assert "1 rows stand" in said
     assert rows.read_text().startswith(stood)
     assert [row["scales_start"] for row in read_rows(rows)] == [
-        *("all 1", "sqrt(2/l)", "searched again", "not searched")
+        "all 1",
+        "sqrt(2/l)",
+        "searched again",
+        "not searched",
     ]
     assert trained.items() <= finished(tmp_path).items()
 
@@ -89,7 +92,7 @@ def test_two_programs_share_the_rows_of_a_table(tmp_path):
     both = [Program(*words, log=tmp_path / name) for name in ("one", "other")]
     assert [program.wait() for program in both] == [0, 0], [program.said for program in both]
     rows = read_rows(tmp_path / "out" / "tableB.csv")
-    assert sorted(row["scales_start"] for row in rows) == [*("all 1", "not searched", "searched again", "sqrt(2/l)")]
+    assert sorted(row["scales_start"] for row in rows) == ["all 1", "not searched", "searched again", "sqrt(2/l)"]
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,7 @@ def test_the_setting_names_data_recipe_seeds_and_machine():
 def test_what_was_measured_unlike_the_others_is_told_once_a_name():
     rows = [line(model=model, note=note) for model, note in (("b1", ""), ("b2", "in haste"), ("b2", "in haste"))]
     assert notes([*rows, line(model="l1", note="in haste"), line(model="l2")], "model") == ["b2, l1: in haste."]
+    assert notes(rows[1:], "model") == ["All: in haste."]
 
 
 def test_days_are_told_from_first_to_last():

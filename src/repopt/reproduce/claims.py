@@ -47,7 +47,9 @@ def claims_to_searches(
     model: str,
     paper: float,
     rows: Sequence[Record],
-    *searches: Sequence[Record],
+    first: Sequence[Record],
+    again: Sequence[Record] = (),
+    *,
     alike: bool = False,
 ) -> list[Claim]:
     """The claim that rows differ from those with a search's scales, and with another's where there is one.
@@ -57,18 +59,17 @@ def claims_to_searches(
         model: that ours is of.
         paper: its difference.
         rows: whose accuracy is compared.
-        searches: rows with the scales of one search, and maybe of another; those of none are left out.
+        first: rows with the scales of one search.
+        again: rows with those of another, like it; none where that was not tried.
         alike: whether the paper says that there is no difference that matters.
 
     Returns:
-        None or one: a difference that cannot be taken, since a training diverged, is no claim.
+        One claim; none where a difference cannot be taken, as where a training diverged.
     """
-    gaps = [difference(rows, its) for its in searches if its]
-    if not gaps or None in gaps:
+    ours, second = difference(rows, first), difference(rows, again)
+    if ours is None or (again and second is None):
         return []
-    ours, again = (*gaps, None)[:2]
-    assert ours is not None
-    return [Claim(text=text, model=model, paper=paper, ours=ours, again=again, alike=alike)]
+    return [Claim(text=text, model=model, paper=paper, ours=ours, again=second, alike=alike)]
 
 
 def beside_the_paper(claims: Sequence[Claim]) -> list[str]:

@@ -132,7 +132,8 @@ def notes(rows: Sequence[Record], column: str) -> list[str]:
     for row in rows:
         if row.get("note"):
             said.setdefault(row["note"], {})[row[column]] = None
-    return [f"{', '.join(names)}: {note}." for note, names in said.items()]
+    whole = len({row[column] for row in rows})
+    return [f"{'All' if len(names) == whole else ', '.join(names)}: {note}." for note, names in said.items()]
 
 
 def setting(rows: Sequence[Record]) -> str:
