@@ -26,7 +26,7 @@ NOTE = "<!-- made by docs/generate.py: change that, not this -->\n\n"
 
 def exactness() -> str:
     rows = [
-        f"| `{each.__name__}` | {_route(rule)} | {_degree(rule)} | {rule.looks_at_weights} | it {rule.why} |"
+        f"| `{each}` | {_route(rule)} | {_degree(rule)} | {rule.looks_at_weights} | it {rule.why} |"
         for each, rule in RULES.items()
     ]
     return f"""{NOTE}# Which optimizer is exact, and why
@@ -57,7 +57,7 @@ route. `torch.nn.utils.clip_grad_norm_` sees the operator's gradient and clips b
 
 
 def optimizers() -> str:
-    sections = "\n".join(_section(each.__name__, rule) for each, rule in RULES.items())
+    sections = "\n".join(_section(each, rule) for each, rule in RULES.items())
     return f"""{NOTE}# If you used X, write Y
 
 Everything here starts from a model and its plan ([your own model](own-model.md)):

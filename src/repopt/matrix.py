@@ -145,8 +145,8 @@ STOCK_RULES: Mapping[str, OptimizerCase] = {
     "Adafactor": _stock(torch.optim.Adafactor),
 }
 
-# Muon takes matrices only.
-MATRIX_RULES: Mapping[str, OptimizerCase] = {"Muon": _stock(torch.optim.Muon)}
+# Muon takes matrices only, and torch has it from 2.9 on.
+MATRIX_RULES: Mapping[str, OptimizerCase] = {"Muon": _stock(torch.optim.Muon)} if hasattr(torch.optim, "Muon") else {}
 
 
 def _closed(rule: Callable[..., RepOptimizer], reference: Callable[..., Optimizer], **options: Any) -> OptimizerCase:

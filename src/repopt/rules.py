@@ -4,7 +4,8 @@
 
 holds for a rule U that works entry by entry and is odd and homogeneous of degree k in the gradients seen so far. With
 k = 1 multiplying the gradient is enough. Every other rule steps the branches' own tensors instead. From this table come
-the route that `attach` takes, its errors, the tests, and docs/exactness.md.
+the route that `attach` takes, its errors, the tests, and docs/exactness.md. It is keyed by the names in torch.optim, so
+that a torch without one of them (Muon came with 2.9) does without that line.
 """
 
 from dataclasses import dataclass
@@ -40,36 +41,36 @@ class Rule:
 
 _EPS = "does not change with the size of the gradient but for its eps, which belongs to each branch"
 
-RULES: dict[type[Optimizer], Rule] = {
-    torch.optim.SGD: Rule(route="grad", why="is linear in the gradient, momentum and L2 included", degree=1),
-    torch.optim.ASGD: Rule(route="grad", why="is linear in the gradient, decay and averaging included", degree=1),
-    torch.optim.AdamW: Rule(route="branch", why=_EPS, degree=0, closed_form="repopt.optim.AdamW"),
-    torch.optim.Adam: Rule(
+RULES: dict[str, Rule] = {
+    "SGD": Rule(route="grad", why="is linear in the gradient, momentum and L2 included", degree=1),
+    "ASGD": Rule(route="grad", why="is linear in the gradient, decay and averaging included", degree=1),
+    "AdamW": Rule(route="branch", why=_EPS, degree=0, closed_form="repopt.optim.AdamW"),
+    "Adam": Rule(
         route="branch", why=_EPS, degree=0, looks_at_weights="with coupled L2", closed_form="repopt.optim.Adam"
     ),
-    torch.optim.Adamax: Rule(route="branch", why=_EPS, degree=0, looks_at_weights="with coupled L2"),
-    torch.optim.NAdam: Rule(route="branch", why=_EPS, degree=0, looks_at_weights="with coupled L2"),
-    torch.optim.Adagrad: Rule(route="branch", why=_EPS, degree=0, looks_at_weights="with coupled L2"),
-    torch.optim.RMSprop: Rule(route="branch", why=_EPS, degree=0, looks_at_weights="with coupled L2"),
-    torch.optim.RAdam: Rule(
+    "Adamax": Rule(route="branch", why=_EPS, degree=0, looks_at_weights="with coupled L2"),
+    "NAdam": Rule(route="branch", why=_EPS, degree=0, looks_at_weights="with coupled L2"),
+    "Adagrad": Rule(route="branch", why=_EPS, degree=0, looks_at_weights="with coupled L2"),
+    "RMSprop": Rule(route="branch", why=_EPS, degree=0, looks_at_weights="with coupled L2"),
+    "RAdam": Rule(
         route="branch",
         why="is of degree 1 in its first steps and of degree 0 after them",
         looks_at_weights="with coupled L2",
     ),
-    torch.optim.Adadelta: Rule(
+    "Adadelta": Rule(
         route="branch",
         why="starts from its eps, so no power of the scale comes out",
         looks_at_weights="with coupled L2",
     ),
-    torch.optim.Rprop: Rule(route="branch", why="looks at the gradient's sign alone", degree=0),
-    torch.optim.Adafactor: Rule(
+    "Rprop": Rule(route="branch", why="looks at the gradient's sign alone", degree=0),
+    "Adafactor": Rule(
         route="branch",
         why="looks at rows and columns of the gradient and at the weights' size",
         looks_at_weights="always",
     ),
-    torch.optim.Muon: Rule(route="branch", why="orthogonalizes each kernel's update as a whole", matrices_only=True),
-    torch.optim.LBFGS: Rule(route=None, why="keeps a flat list of the parameters it was made with"),
-    torch.optim.SparseAdam: Rule(route=None, why="takes sparse gradients, which no linear operator has"),
+    "Muon": Rule(route="branch", why="orthogonalizes each kernel's update as a whole", matrices_only=True),
+    "LBFGS": Rule(route=None, why="keeps a flat list of the parameters it was made with"),
+    "SparseAdam": Rule(route=None, why="takes sparse gradients, which no linear operator has"),
 }
 
 UNKNOWN = Rule(route="branch", why="is not in the table, and the branch route is exact for every rule")
@@ -77,4 +78,6 @@ UNKNOWN = Rule(route="branch", why="is not in the table, and the branch route is
 
 def rule_of(optimizer: Optimizer) -> Rule:
     """The rule of an optimizer; `UNKNOWN` for a class outside the table, a subclass of a known one included."""
-    return RULES.get(type(optimizer), UNKNOWN)
+    kind = type(optimizer)
+    known = getattr(torch.optim, kind.__name__, None) is kind
+    return RULES.get(kind.__name__, UNKNOWN) if known else UNKNOWN

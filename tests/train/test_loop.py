@@ -22,17 +22,19 @@ from repopt.train.recipe import demo
 from repopt.train.schedule import lr_at
 from repopt.train.signals import StoppedError
 from repopt.train.step import TrainStep
-from train.program import TINY, finished, metrics
+from train.program import finished, metrics
 from train.program import run as program
 
 CPU = torch.device("cpu")
 BASE = dataclasses.replace(demo(), epochs=2, batch_size=32, warmup_epochs=0, eval_every=1, lr=0.05)
 
 
-def started(method="repopt", *, double=False, **fields):
+def started(method="repopt", *, data="fake:64,4,16", options=None, double=False, **fields):
     recipe = dataclasses.replace(BASE, **fields)
-    data = load_data("fake:64,4,16")
-    job = Job(method=method, model="repopt_vgg_nano", data=data.name, recipe=recipe, scales="ones")
+    data = load_data(data, limit=64)
+    job = Job(
+        method=method, model="repopt_vgg_nano", data=data.name, recipe=recipe, scales="ones", options=options or {}
+    )
     subject = build(job, data, CPU)
     if double:
         subject.model.double()
@@ -130,7 +132,8 @@ def test_a_plain_gradient_is_clipped_to_the_norm():
 
 def test_bf16_trains_and_keeps_float32_weights(tmp_path):
     """In a process of its own: there are machines whose processor does not have the instruction that it reports."""
-    args = ["train", *TINY, "--method", "sgd", "--quiet"]
+    digits = ["--data", "digits", "--limit", "128", "--recipe", "demo", "--epochs", "2", "--eval-every", "1"]
+    args = ["train", *digits, "--lr", "0.01", "--warmup-epochs", "0", "--method", "sgd", "--kernel", "paper", "--quiet"]
     code, said = program(*args, "--precision", "bf16", "--out", tmp_path / "low", log=tmp_path / "log")
     if code == -signal.SIGILL:
         pytest.skip("this machine cannot multiply in bf16")
@@ -150,15 +153,16 @@ def test_the_learning_rate_of_a_step_follows_from_its_number():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_learns_what_it_is_shown(method):
-    """Of one batch shown over and over, the loss falls."""
-    run = started(method)
+    """Of one batch of digits shown over and over, the loss falls to about a fiftieth, on every processor."""
+    shallow = {"depths": (1, 1, 1, 1), "strides": (1, 1, 2, 1, 2)}
+    run = started(method, data="digits", options=shallow, lr=0.4)
     x, y = next(run.batches.epoch(0))
     losses = []
-    for _ in range(20):
+    for _ in range(40):
         before = run.step.totals.values[0].item()
         run.train_on(x, y, 0, 0)
         losses.append(run.step.totals.values[0].item() - before)
-    assert losses[-1] < 0.9 * losses[0]
+    assert losses[-1] < 0.2 * losses[0]
 
 
 def test_a_run_evaluates_when_it_is_told_to_and_its_folder_holds_the_model(tmp_path):

@@ -138,9 +138,9 @@ def _choose(optimizer: Optimizer, route: Route, allow_inexact: bool) -> tuple[st
         return route, True
     if allow_inexact:
         return route, False
-    known = ", ".join(each.__name__ for each, its in RULES.items() if its.route == "grad")
+    linear = ", ".join(each for each, known in RULES.items() if known.route == "grad")
     raise ValueError(
-        f"multiplying the gradient is exact only for rules of degree 1 in the gradient ({known}), and {name} "
+        f"multiplying the gradient is exact only for rules of degree 1 in the gradient ({linear}), and {name} "
         f'{rule.why}: use route="branch", or pass allow_inexact=True to do it all the same'
     )
 
