@@ -20,7 +20,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 docs: $(VENV)/.installed-dev
-	$(BIN)/python docs/generate.py
+	$(BIN)/python -m paper.generate
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from repopt.train.launch import Job, train_run
 from repopt.train.recipe import demo
+from repopt.train.training import Job, train_run
 
 
 def small_run(folder, *, method="repvgg", epochs=4, depths=(1, 1, 1, 1)):

@@ -8,8 +8,8 @@ from torch import nn
 
 import repopt
 from repopt import Conv, Identity
-from repopt.matrix import mixed_sign_scales
-from repopt.surgery import csla_model
+from repopt.surgery.conversion import csla_model
+from repopt.verification.cases import mixed_sign_scales
 
 EXACT = 1e-12
 STEPS = 25  # of a row of the matrix: RAdam changes its rule within them; `repopt verify` takes more

@@ -30,7 +30,7 @@ def test_a_broken_equality_is_exit_code_1(tmp_path):
     """The program is run with a multiplier that is off by one part in a million."""
     script = tmp_path / "broken.py"
     script.write_text(
-        "import repopt.multiplier as m\n"
+        "import repopt.algebra.multiplier as m\n"
         "right = m._multiply_by_taps_\n"
         "m._multiply_by_taps_ = lambda pairs: right([(grad, taps * (1 + 1e-6)) for grad, taps in pairs])\n"
         "from repopt.cli import main\n"

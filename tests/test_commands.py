@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from repopt.cli import main
-from repopt.scales import Scales
+from repopt.plans.scales import Scales
 from train.program import heard as repopt
 
 QUICK = ["--epochs", "2", "--warmup-epochs", "1", "--batch-size", "32", "--quiet", "--device", "cpu"]

@@ -1,13 +1,13 @@
 """Every Python snippet of the README and of the docs runs, those of one page in one namespace."""
 
 import re
-import runpy
 import shutil
 from pathlib import Path
 
 import pytest
 
-from repopt.reproduce import TABLES, results_page
+from paper import TABLES, results_page
+from paper.generate import PAGES as GENERATED
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
@@ -21,10 +21,8 @@ def test_every_snippet_runs(page, tmp_path, monkeypatch):
         exec(compile(snippet, page, "exec"), namespace)
 
 
-def test_generated_pages_are_what_the_tables_say(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "docs")  # as for a script that lies there
-    generated = runpy.run_path(str(ROOT / "docs" / "generate.py"))
-    for name, page in generated["PAGES"].items():
+def test_generated_pages_are_what_the_tables_say():
+    for name, page in GENERATED.items():
         assert (ROOT / name).read_text() == page(), f"run `make docs`: {name} is not up to date"
 
 
@@ -35,13 +33,12 @@ def test_every_link_to_a_file_leads_somewhere(page):
         assert ((ROOT / page).parent / target).exists(), target
 
 
-def test_every_number_that_was_measured_is_made_from_a_row(tmp_path, monkeypatch):
+def test_every_number_that_was_measured_is_made_from_a_row(tmp_path):
     """With other numbers in results/*.csv there are other numbers on the pages; and no page has one of its own."""
-    monkeypatch.syspath_prepend(ROOT / "docs")
     page = (ROOT / "docs" / "results.md").read_text()
-    for path in sorted((ROOT / "results").glob("*.csv")):
+    for path in sorted((ROOT / "paper" / "results").glob("*.csv")):
         if path.stem in TABLES:
-            shutil.copytree(ROOT / "results", tmp_path / path.stem)
+            shutil.copytree(ROOT / "paper" / "results", tmp_path / path.stem)
             changed = tmp_path / path.stem / path.name
             changed.write_text(re.sub(r"(?<=,)\d+\.\d{2,}(?=,)", "7.7777", changed.read_text()))
             assert results_page(TABLES, tmp_path / path.stem) != page, path.name

@@ -1,36 +1,66 @@
-"""repopt: train a plain network as if it had branches, by changing the optimizer instead of the model."""
+"""repopt: train a plain network as if it had branches, by changing the optimizer instead of the model.
 
-from repopt import optim
-from repopt.attachment import Handle, attach
-from repopt.branches import Conv, Identity, Linear
-from repopt.clipping import clip_grad_norm_
-from repopt.decay import decay_groups
-from repopt.models import create_model, list_models
-from repopt.plans import Plan, plan
-from repopt.scales import Scales
-from repopt.surgery import csla_model, extract_scales, merge, search_model
-from repopt.verification import verify
-from repopt.version import VERSION
+Names are looked up when they are first used, so that `import repopt` loads little and `repopt --help` no torch at all.
+"""
 
-__version__ = VERSION
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "Conv",
-    "Handle",
-    "Identity",
-    "Linear",
-    "Plan",
-    "Scales",
-    "attach",
-    "clip_grad_norm_",
-    "create_model",
-    "csla_model",
-    "decay_groups",
-    "extract_scales",
-    "list_models",
-    "merge",
-    "optim",
-    "plan",
-    "search_model",
-    "verify",
-]
+if TYPE_CHECKING:
+    from repopt import optim as optim
+    from repopt.algebra.branches import Conv as Conv
+    from repopt.algebra.branches import Identity as Identity
+    from repopt.algebra.branches import Linear as Linear
+    from repopt.models import create_model as create_model
+    from repopt.models import list_models as list_models
+    from repopt.optim.attachment import Handle as Handle
+    from repopt.optim.attachment import attach as attach
+    from repopt.optim.clipping import clip_grad_norm_ as clip_grad_norm_
+    from repopt.optim.decay import decay_groups as decay_groups
+    from repopt.plans.planning import Plan as Plan
+    from repopt.plans.planning import plan as plan
+    from repopt.plans.scales import Scales as Scales
+    from repopt.surgery.conversion import csla_model as csla_model
+    from repopt.surgery.conversion import extract_scales as extract_scales
+    from repopt.surgery.conversion import merge as merge
+    from repopt.surgery.conversion import search_model as search_model
+    from repopt.verification.equality import verify as verify
+
+__version__ = "0.1.0"
+
+# public name -> the module that has it; an empty one is a module itself
+_HOMES = {
+    "Conv": "algebra.branches",
+    "Handle": "optim.attachment",
+    "Identity": "algebra.branches",
+    "Linear": "algebra.branches",
+    "Plan": "plans.planning",
+    "Scales": "plans.scales",
+    "attach": "optim.attachment",
+    "clip_grad_norm_": "optim.clipping",
+    "create_model": "models",
+    "csla_model": "surgery.conversion",
+    "decay_groups": "optim.decay",
+    "extract_scales": "surgery.conversion",
+    "list_models": "models",
+    "merge": "surgery.conversion",
+    "optim": "",
+    "plan": "plans.planning",
+    "search_model": "surgery.conversion",
+    "verify": "verification.equality",
+}
+
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'repopt' has no attribute {name!r}")
+    home = _HOMES[name]
+    found = getattr(import_module(f"repopt.{home}"), name) if home else import_module(f"repopt.{name}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_HOMES]

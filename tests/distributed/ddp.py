@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import repopt
 from repopt import Conv, Identity, Linear
-from repopt.matrix import mixed_sign_scales
+from repopt.verification.cases import mixed_sign_scales
 
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()

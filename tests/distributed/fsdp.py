@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 
 import repopt
 from repopt import Conv, Identity, Linear
-from repopt.matrix import mixed_sign_scales
+from repopt.verification.cases import mixed_sign_scales
 
 
 def build():

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import repopt
-from repopt.matrix import mixed_sign_scales
+from repopt.verification.cases import mixed_sign_scales
 
 NETS = {
     "vgg": lambda: repopt.create_model(

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import repopt
-from repopt.matrix import mixed_sign_scales
 from repopt.models import deploy, load_checkpoint
+from repopt.verification.cases import mixed_sign_scales
 
 SMALL = [name for name in repopt.list_models() if name.endswith(("_nano", "_050"))]
 

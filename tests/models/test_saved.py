@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 import repopt
 from repopt.models import deploy
-from repopt.train.finished import load_run
+from repopt.train.runs import load_run
 from settled import settle
 
 OPTIONS = {"num_classes": 4, "in_chans": 1, "depths": [1, 1, 1, 1]}

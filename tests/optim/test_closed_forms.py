@@ -10,10 +10,10 @@ from torch import nn
 
 import repopt
 from repopt import Conv, Identity
-from repopt.matrix import BRANCH_SETS, CLOSED_RULES, mixed_sign_scales, run_row
+from repopt.algebra.entries import Part
 from repopt.optim import adam
-from repopt.optim.base import RepOptimizer
-from repopt.parts import Part
+from repopt.optim.closed_form import RepOptimizer
+from repopt.verification.cases import BRANCH_SETS, CLOSED_RULES, mixed_sign_scales, run_row
 from side_by_side import EXACT, STEPS, adamw, apart, closed_adamw, loss_of, train, twins
 
 

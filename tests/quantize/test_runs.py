@@ -16,13 +16,13 @@ from repopt.data import EvalBatches
 from repopt.models import RepOptVGG, deploy
 from repopt.quantize import Int8, Timing, quantize_run, timing
 from repopt.quantize.calibration import calibration_batches
-from repopt.quantize.launch import shaped
 from repopt.quantize.ort import OnnxModel, post_training_onnx
 from repopt.quantize.pt2e import load_program
 from repopt.quantize.qat import qat_recipe
+from repopt.quantize.quantizing import shaped
 from repopt.quantize.setting import CALIBRATORS
 from repopt.report import write_report
-from repopt.train.finished import image_format, load_run, run_data, run_recipe
+from repopt.train.runs import image_format, load_run, run_data, run_recipe
 from train.program import run as program
 
 

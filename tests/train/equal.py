@@ -15,10 +15,10 @@ import torch
 from repopt.data import EvalBatches, load_data
 from repopt.train.distributed import World, joined
 from repopt.train.evaluation import evaluate
-from repopt.train.folder import RunFolder
-from repopt.train.launch import Job, build
 from repopt.train.loop import Run
 from repopt.train.recipe import demo
+from repopt.train.runs import RunFolder
+from repopt.train.training import Job, build
 
 BASE = dataclasses.replace(demo(), epochs=2, batch_size=32, warmup_epochs=0, eval_every=1, eval_batch=5)
 CASES = {

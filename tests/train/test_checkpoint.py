@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from repopt.files import UNFINISHED
 from repopt.train.checkpoint import NAME, load_checkpoint, random_state, save_checkpoint, set_random_state
-from repopt.train.folder import UNFINISHED
 
 CPU = torch.device("cpu")
 

@@ -12,16 +12,15 @@ from safetensors.torch import load_file
 from torch import nn
 
 from repopt.data import load_data
-from repopt.surgery import merge
-from repopt.train.finished import evaluate_run, load_run
-from repopt.train.folder import RunFolder
-from repopt.train.launch import Job, build, train_run
+from repopt.surgery.conversion import merge
 from repopt.train.loop import Run
 from repopt.train.methods import METHODS
 from repopt.train.recipe import demo
+from repopt.train.runs import RunFolder, evaluate_run, load_run
 from repopt.train.schedule import lr_at
 from repopt.train.signals import StoppedError
 from repopt.train.step import TrainStep
+from repopt.train.training import Job, build, train_run
 from train.program import finished, metrics
 from train.program import run as program
 

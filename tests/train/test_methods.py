@@ -6,8 +6,8 @@ from torch import nn
 
 import repopt
 from repopt.models import RepGhostNet, RepOptVGG, RepVGG
-from repopt.scales import Scales
-from repopt.surgery import csla_blocks, search_blocks
+from repopt.plans.scales import Scales
+from repopt.surgery.conversion import csla_blocks, search_blocks
 from repopt.train.methods import METHODS, can_be_captured, clip_, counterpart, make_optimizer, make_subject
 from repopt.train.recipe import Recipe
 

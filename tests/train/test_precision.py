@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from repopt.data import load_data
-from repopt.train.launch import Job, build
 from repopt.train.loop import Run
 from repopt.train.recipe import demo
+from repopt.train.training import Job, build
 
 DEVICES = [
     "cpu",

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import repopt
+from repopt.files import UNFINISHED
 from repopt.train.checkpoint import NAME
-from repopt.train.folder import UNFINISHED
 from train.program import TINY, Program, finished, metrics, run, weights
 
 EVERYTHING = ["--ema", "0.9", "--mixup", "0.4", "--accumulate", "2", "--clip", "1", "--crop-padding", "2", "--flip"]

@@ -8,8 +8,8 @@ import sys
 import pytest
 import torch
 
+from repopt.files import UNFINISHED
 from repopt.train.checkpoint import NAME, load_checkpoint
-from repopt.train.folder import UNFINISHED
 from train.program import TINY, Program, finished, metrics, run, weights
 
 CPU = torch.device("cpu")

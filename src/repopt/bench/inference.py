@@ -6,7 +6,7 @@ import time
 import torch
 from torch import nn
 
-from repopt.gpu import allow_tf32
+from repopt.device import allow_tf32
 from repopt.train.recipe import Precision
 
 _WARM = 3  # calls before the clock starts: compilation, and the choice of kernels

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from repopt.attachment import attach
 from repopt.optim import AdamW
-from repopt.plans import Plan
+from repopt.optim.attachment import attach
+from repopt.plans.planning import Plan
 
 Rule = Literal["sgd", "adamw"]
 Implementation = Literal["fused", "foreach", "plain"]

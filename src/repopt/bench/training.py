@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import torch
 
 from repopt.data import load_data
-from repopt.train.launch import Job, build
 from repopt.train.loop import Run
 from repopt.train.methods import Method
 from repopt.train.recipe import Recipe
+from repopt.train.training import Job, build
 
 _WARM = 8  # steps before the clock starts
 

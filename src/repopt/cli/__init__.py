@@ -1,83 +1,75 @@
-"""The command line: a function a command, its flags from the function's signature."""
+"""The command line: a file a command, its flags from a function's signature. Only the command that runs is loaded."""
 
 import os
 import sys
-from collections.abc import Callable
-from types import FunctionType
-
-import tyro
-from rich.console import Console
-from rich.markup import escape
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
+from typing import Any
 
 import repopt
-from repopt.cli.analyses import analyze_kernels, analyze_scales, analyze_variance
-from repopt.cli.benchmarks import bench_step, bench_train
-from repopt.cli.exporting import export
-from repopt.cli.listing import list_models
-from repopt.cli.proofs import verify
-from repopt.cli.quantizing import quantize
-from repopt.cli.reproducing import reproduce
-from repopt.cli.story import tell
-from repopt.cli.training import evaluate, report, search, train
-from repopt.train.recipe import Recipe, load_recipe
-from repopt.train.signals import StoppedError
 
 Command = Callable[..., int]
 
-
-def bench() -> int:
-    """Measure: `repopt bench step` (what a step costs), `repopt bench train` (images a second)."""
-    raise AssertionError("a group is never called")
-
-
-def analyze() -> int:
-    """Look as the paper's appendices do: `repopt analyze kernels`, `variance` and `scales`."""
-    raise AssertionError("a group is never called")
-
-
-COMMANDS: dict[str, Command] = {
-    "demo": tell,
-    "search": search,
-    "train": train,
-    "eval": evaluate,
-    "quantize": quantize,
-    "export": export,
-    "report": report,
-    "verify": verify,
-    "bench": bench,
-    "analyze": analyze,
-    "reproduce": reproduce,
-    "list": list_models,
+# what a user types -> the function, and what `repopt --help` says of it: the first line of its docstring
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "demo": ("demo:tell", "Prove the equality, search scales, train four ways, and write a report: minutes on a CPU."),
+    "search": ("search:search", "Hyper-Search: find a model's scales on a small data set."),
+    "train": ("train:train", "Train a model by one of the methods."),
+    "eval": ("eval:evaluate", "Evaluate a finished run, also on other data or at other resolutions."),
+    "quantize": ("quantize:quantize", "Quantize a finished run to INT8, and see what it costs."),
+    "export": ("export:export", "Export a finished run's model, checked on real images before it is kept."),
+    "report": ("report:report", "Write one HTML page about a run, or about several side by side."),
+    "verify": (
+        "verify:verify",
+        "Train real multi-branch blocks and re-parameterized operators side by side, and compare.",
+    ),
+    "bench step": ("bench:bench_step", "Time an optimizer step with and without repopt, in one run."),
+    "bench train": (
+        "bench:bench_train",
+        "Measure images a second and peak memory of methods and models, in one run, on noise held on the device.",
+    ),
+    "list": ("list:list_models", "List the models by name, or the scales that ship."),
 }
-GROUPS: dict[str, dict[str, Command]] = {
-    "bench": {"step": bench_step, "train": bench_train},
-    "analyze": {"kernels": analyze_kernels, "variance": analyze_variance, "scales": analyze_scales},
-}
+_ABOUT = "Train a plain network as if it had branches, by changing the optimizer instead of the model."
 
 # the recipe of a command where none is named: for digits, for images held on the device, for folders
 _RECIPES = {"search": ("demo", "search", "search"), "train": ("demo", "small", "imagenet")}
 
 
 def main(args: list[str] | None = None) -> None:
-    """Runs the command; an error that a user can mend is one sentence and exit code 2."""
+    """Runs a command of repopt."""
     given = sys.argv[1:] if args is None else args
     if given == ["--version"]:
         print(f"repopt {repopt.__version__}")
         return
-    commands, prog = COMMANDS, "repopt"
-    about = "Train a plain network as if it had branches, by changing the optimizer instead of the model."
-    if given and given[0] in GROUPS:
-        prog, about = f"repopt {given[0]}", COMMANDS[given[0]].__doc__ or ""
-        commands, given = GROUPS[given[0]], given[1:]
-    if not given:
-        given = ["--help"]
+    name, rest = _command(given)
+    if name is None:
+        sys.exit(_help(given))
+    home, function = COMMANDS[name][0].split(":")
+    module = f"repopt.cli.{home}"
+
+    def load() -> Command:
+        command: Command = getattr(import_module(module), function)
+        return partial(command, fields=_base_recipe(name, rest)) if name in _RECIPES else command
+
+    run(load, rest, prog=f"repopt {name}")
+
+
+def run(load: Callable[[], Command], given: list[str], *, prog: str) -> None:
+    """Runs a command with the flags of its signature; an error that a user can mend is one sentence and exit code 2.
+
+    Args:
+        load: imports the command.
+        given: what the user typed after its name.
+        prog: what the user types before it.
+    """
+    import tyro
+
+    from repopt.train.signals import StoppedError
+
     try:
-        if given[0] in _RECIPES:
-            commands = {**commands, given[0]: _with_recipe(commands[given[0]], _base_recipe(given))}
-        if given[0] in commands:  # its flags alone, so that near ones are not sought in all commands
-            code = tyro.cli(commands[given[0]], prog=f"{prog} {given[0]}", args=given[1:])
-        else:
-            code = tyro.extras.subcommand_cli_from_dict(commands, prog=prog, description=about, args=given)
+        code = tyro.cli(load(), prog=prog, args=given)
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
@@ -90,16 +82,72 @@ def main(args: list[str] | None = None) -> None:
     sys.exit(code)
 
 
+def _command(given: list[str]) -> tuple[str | None, list[str]]:
+    """The command that the words begin with, and the words behind it."""
+    for length in (2, 1):
+        name = " ".join(given[:length])
+        if len(given) >= length and name in COMMANDS:
+            return name, given[length:]
+    return None, given
+
+
+def _help(given: list[str]) -> int:
+    """Lists the commands, or those of a group; a word that is none of them is an error."""
+    words = [word for word in given if word not in ("-h", "--help")]
+    group = words[0] if words and any(name.startswith(f"{words[0]} ") for name in COMMANDS) else None
+    unknown = next(iter(words[1:] if group else words), None)
+    if unknown is not None:
+        _say(ValueError(_unknown(unknown)))
+        return 2
+    _list_commands(group)
+    return 0
+
+
+def _unknown(word: str) -> str:
+    if word in ("reproduce", "analyze"):
+        return (
+            f"{word} is not part of the library any more: from a checkout, `python -m paper` lists the paper's tables"
+        )
+    import difflib
+
+    near = difflib.get_close_matches(word, COMMANDS, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else "`repopt --help` lists them"
+    return f"there is no command {word!r}: {hint}"
+
+
+def _list_commands(group: str | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = {name: about for name, (_, about) in COMMANDS.items() if group is None or name.startswith(f"{group} ")}
+    console = Console(highlight=False)
+    prog = "repopt" if group is None else f"repopt {group}"
+    console.print(f"usage: {prog} COMMAND [flags]\n", markup=False)
+    if group is None:
+        console.print(f"{_ABOUT}\n")
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
+    table.add_column(no_wrap=True, style="bold")
+    for name, about in shown.items():
+        table.add_row(name, about)
+    console.print(table)
+    console.print("\n`repopt COMMAND --help` explains a command's flags; `repopt --version` says the version.")
+
+
 def _say(error: Exception) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+
     Console(stderr=True, highlight=False).print(f"[red]repopt:[/red] {escape(str(error))}", soft_wrap=True)
 
 
-def _base_recipe(given: list[str]) -> Recipe:
+def _base_recipe(command: str, given: list[str]) -> Any:
     """The recipe whose fields are the defaults of the flags: it must be known before these are parsed."""
+    from repopt.train.recipe import load_recipe
+
     name = _value(given, "--recipe") or "auto"
     if name == "auto":
         kind = (_value(given, "--data") or "digits").partition(":")[0]
-        name = _RECIPES[given[0]][{"digits": 0, "folder": 2}.get(kind, 1)]
+        name = _RECIPES[command][{"digits": 0, "folder": 2}.get(kind, 1)]
     return load_recipe(name)
 
 
@@ -110,12 +158,3 @@ def _value(given: list[str], flag: str) -> str | None:
         if word == flag and number + 1 < len(given):
             return given[number + 1]
     return None
-
-
-def _with_recipe(command: Command, recipe: Recipe) -> Command:
-    """The command with another default for the recipe's fields."""
-    assert isinstance(command, FunctionType)
-    other = FunctionType(command.__code__, command.__globals__, command.__name__, command.__defaults__)
-    other.__kwdefaults__ = {**(command.__kwdefaults__ or {}), "fields": recipe}
-    other.__annotations__, other.__doc__ = command.__annotations__, command.__doc__
-    return other

@@ -20,10 +20,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from repopt.files import placing_folder, replacing
 from repopt.models import create_model
 from repopt.models.saved import CONFIG, WEIGHTS
-from repopt.onnx_files import Agreement, onnx_runner, write_onnx
-from repopt.train.folder import placing_folder, replacing
+from repopt.quantize.onnx_files import Agreement, onnx_runner, write_onnx
 
 Name = Literal["onnx", "onnx-int8", "torch-export", "safetensors"]
 Run = Callable[[Tensor], Tensor]

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from repopt.branches import Branch
+from repopt.algebra.branches import Branch
 from repopt.models.folding import Foldable
 from repopt.models.staged import StagedNet, check_images, declared
 

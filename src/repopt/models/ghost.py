@@ -13,8 +13,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from repopt.branches import Branch, Conv, Identity
-from repopt.csla import Convention
+from repopt.algebra.branches import Branch, Conv, Identity
+from repopt.algebra.csla import Convention
 from repopt.models.folding import Foldable, norm_affine
 from repopt.models.squeeze import SqueezeExcite
 from repopt.models.staged import Pooling, StagedNet, draw_convolutions_

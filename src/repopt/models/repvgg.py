@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from repopt.branches import Branch, Conv, Identity, imagine
-from repopt.csla import equivalent_kernel, over_channels
+from repopt.algebra.branches import Branch, Conv, Identity, imagine
+from repopt.algebra.csla import equivalent_kernel, over_channels
+from repopt.algebra.operators import operator_of
 from repopt.models.folding import norm_affine
 from repopt.models.vgg import VGG, PlainBlock, RepOptVGG, VGGBlock
-from repopt.operators import operator_of
 
 _BRANCHES: Mapping[str, Branch] = {"rbr_dense": Conv(3), "rbr_1x1": Conv(1), "rbr_identity": Identity()}
 

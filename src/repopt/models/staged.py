@@ -6,8 +6,8 @@ from typing import Any, Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from repopt.branches import Branch
-from repopt.csla import Convention, check_convention, draw_
+from repopt.algebra.branches import Branch
+from repopt.algebra.csla import Convention, check_convention, draw_
 from repopt.models.folding import Foldable
 
 Pooling = Literal["avg", ""]

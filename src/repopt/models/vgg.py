@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from repopt.branches import Branch, Conv, Identity
-from repopt.csla import Convention
+from repopt.algebra.branches import Branch, Conv, Identity
+from repopt.algebra.csla import Convention
 from repopt.models.folding import Foldable
 from repopt.models.squeeze import SqueezeExcite
 from repopt.models.staged import Pooling, StagedNet, draw_convolutions_

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from repopt.gpu import takes_kernels
-from repopt.optim.base import RepOptimizer, gated, wants_foreach
-from repopt.parts import Part
-from repopt.plans import Plan
-from repopt.sharding import local_rows
+from repopt.algebra.entries import Part
+from repopt.algebra.sharding import local_rows
+from repopt.device import takes_kernels
+from repopt.optim.closed_form import RepOptimizer, gated, wants_foreach
+from repopt.plans.planning import Plan
 
 
 class AdamW(RepOptimizer):
@@ -112,19 +112,19 @@ class AdamW(RepOptimizer):
         numbers = not isinstance(gate, Tensor) and not isinstance(group["lr"], Tensor)
         if name is None or not numbers or group["amsgrad"] or grad.dtype == torch.float64 or not takes_kernels(grad):
             return False
-        from repopt.optim import adam_triton
+        from repopt.optim.kernels import adamw
 
         local, rows = local_rows(param)
         first, second = (local_rows(state[key])[0] for key in ("exp_avg", "exp_avg_sq"))
         parts = self._parts_of(name, param)
         assert parts is not None
         if self._rows.get(name, (None,))[0] is not parts:
-            self._rows[name] = parts, adam_triton.RowsOfScales(parts, local, 0 if rows is None else rows.start)
+            self._rows[name] = parts, adamw.RowsOfScales(parts, local, 0 if rows is None else rows.start)
         scales = self._rows[name][1]
-        if not scales.takes or not local.numel() or not adam_triton.is_dense_in_rows([local, grad, first, second]):
+        if not scales.takes or not local.numel() or not adamw.is_dense_in_rows([local, grad, first, second]):
             return False
         state["step"] += 1
-        adam_triton.adamw_rows_(
+        adamw.adamw_rows_(
             local,
             grad,
             first,

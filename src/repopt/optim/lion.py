@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from repopt.optim.base import RepOptimizer, gated, wants_foreach
-from repopt.parts import Part, sum_over
-from repopt.plans import Plan
-from repopt.sharding import local_rows
+from repopt.algebra.entries import Part, sum_over
+from repopt.algebra.sharding import local_rows
+from repopt.optim.closed_form import RepOptimizer, gated, wants_foreach
+from repopt.plans.planning import Plan
 
 
 class Lion(RepOptimizer):

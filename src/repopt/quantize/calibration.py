@@ -15,7 +15,7 @@ from repopt.data import DataSet, EvalBatches
 from repopt.data.images import balanced
 from repopt.quantize.pt2e import check_batches
 from repopt.quantize.setting import check_share
-from repopt.train.finished import Trained, check_data, image_format
+from repopt.train.runs import Trained, check_data, image_format
 
 
 def calibration_batches(trained: Trained, data: DataSet, images: int, batch_size: int = 50) -> list[Tensor]:

@@ -10,10 +10,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from repopt.onnx_files import IMAGES, need, onnx_runner, write_onnx
+from repopt.files import replacing
+from repopt.quantize.onnx_files import IMAGES, need, onnx_runner, write_onnx
 from repopt.quantize.pt2e import check_batches
 from repopt.quantize.setting import Int8
-from repopt.train.folder import replacing
 
 
 def post_training_onnx(model: nn.Module, batches: Sequence[Tensor], setting: Int8, path: Path) -> None:

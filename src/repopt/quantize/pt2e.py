@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
+from repopt.files import replacing
 from repopt.models import deploy
 from repopt.quantize.setting import Int8
-from repopt.train.folder import replacing
 
 _EPS = 2**-12  # the least scale, as torchao's own default for x86 has it
 

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from repopt.models import deploy
-from repopt.onnx_files import onnx_runner
+from repopt.quantize.onnx_files import onnx_runner
 from repopt.quantize.pt2e import load_program
-from repopt.train.finished import load_run
+from repopt.train.runs import load_run
 
 _FEWER = "AVX512_CORE_VNNI"  # oneDNN's name of the instructions without AMX
 _ISA = "ONEDNN_MAX_CPU_ISA"

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
-from repopt.analysis.searches import Means, by_depth, stage_starts
 from repopt.report.drawing import GRID, INK, SERIES, count_epochs, dot, line, log_scale, new_figure, to_svg
-from repopt.report.methods import Group, curve, mean_and_deviation, mean_curve
+from repopt.report.groups import Group, curve, mean_and_deviation, mean_curve
 from repopt.report.runs import Epoch
+from repopt.report.searches import Means, by_depth, stage_starts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from repopt.report import sections
-from repopt.report.analyses import analysis_sections
+from repopt.report.groups import group_runs
 from repopt.report.int8 import int8_section
-from repopt.report.methods import group_runs
 from repopt.report.runs import Run, read_run
 from repopt.report.template import filled_page, write_page
 from repopt.report.wording import headline, summary
@@ -41,7 +40,6 @@ def render(runs: Sequence[Run], title: str | None = None) -> str:
         sections.methods_section(groups),
         sections.curves_section(groups),
         *(sections.search_section(run, len(searches) > 1) for run in searches),
-        *dict.fromkeys(part for run in runs for part in analysis_sections(run.folder)),
         int8_section([run.folder for run in runs]),
         sections.time_section(groups),
         sections.runs_section(groups) if len(runs) > 1 else "",

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repopt.analysis.searches import Search
-from repopt.scales import Scales
+from repopt.plans.scales import Scales
+from repopt.report.searches import Search
 
 Record = Mapping[str, Any]
 

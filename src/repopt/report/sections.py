@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from html import escape
 
-from repopt.analysis.searches import over_epochs, sampled_operator
 from repopt.report import figures
 from repopt.report.drawing import SERIES, legend
+from repopt.report.groups import METHODS, PER_RUN, Group, differing_fields
 from repopt.report.markup import cell, fields, figure, grid, section, table
-from repopt.report.methods import METHODS, PER_RUN, Group, differing_fields
 from repopt.report.runs import Run
 from repopt.report.searched import PAPERS_SHARE, cost_share
+from repopt.report.searches import over_epochs, sampled_operator
 from repopt.report.wording import (
     ABSENT,
     accuracy,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from repopt.report.methods import Group, mean_and_deviation, method_name
+from repopt.report.groups import Group, mean_and_deviation, method_name
 from repopt.report.runs import Run
 from repopt.report.searched import IMAGENET_EPOCHS, IMAGENET_IMAGES, IMAGENET_SIZE
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from repopt.train.folder import UNFINISHED, replacing
+from repopt.files import UNFINISHED, replacing
 
 NAME = "checkpoint.pt"
 

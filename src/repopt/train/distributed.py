@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from repopt.gpu import chosen_device
+from repopt.device import chosen_device
 
 # A rank that dies closes its connections, which ends the others at once; one that is busy, as the first is with a large
 # checkpoint or a compiler, must not.

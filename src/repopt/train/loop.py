@@ -15,16 +15,16 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from repopt.data import DataSet, EvalBatches, ImageFiles, TrainBatches
-from repopt.gpu import allow_tf32
-from repopt.surgery import search_blocks
+from repopt.device import allow_tf32
+from repopt.surgery.conversion import search_blocks
 from repopt.train.checkpoint import load_checkpoint, random_state, save_checkpoint, set_random_state
 from repopt.train.clock import Clock
 from repopt.train.distributed import World
 from repopt.train.evaluation import evaluate
-from repopt.train.folder import RunFolder
 from repopt.train.methods import Subject, can_be_captured, clip_, make_optimizer
 from repopt.train.progress import RunProgress
 from repopt.train.recipe import Recipe
+from repopt.train.runs import RunFolder
 from repopt.train.schedule import lr_at
 from repopt.train.signals import StopOnSignal, StoppedError
 from repopt.train.step import TrainStep

@@ -18,11 +18,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from repopt import optim
-from repopt.attachment import attach
-from repopt.clipping import clip_grad_norm_
-from repopt.decay import decay_groups
-from repopt.plans import Plan, ScalesLike, plan
-from repopt.surgery import csla_model, search_model
+from repopt.optim.attachment import attach
+from repopt.optim.clipping import clip_grad_norm_
+from repopt.optim.decay import decay_groups
+from repopt.plans.planning import Plan, ScalesLike, plan
+from repopt.surgery.conversion import csla_model, search_model
 from repopt.train.recipe import Recipe
 
 Method = Literal["repopt", "sgd", "repvgg", "qarepvgg", "csla", "search"]

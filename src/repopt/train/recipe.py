@@ -15,9 +15,9 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from repopt.csla import Convention, IdentityStart
+from repopt.algebra.csla import Convention, IdentityStart
 from repopt.data import Augmentation
-from repopt.scales import Counting
+from repopt.plans.scales import Counting
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Rules = Literal["both", "initialization", "iteration"]

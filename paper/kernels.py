@@ -1,0 +1,172 @@
+"""The spread of a layer's 3x3 kernel: Table 8 and the table of appendix C.
+
+    RepVGG      W_3x3   ->   t_3x3 * W_3x3   ->   t_3x3 * W_3x3 + centre(t_1x1 * W_1x1 + t_id)
+                before fusing BN    after fusing BN     after branch addition: what is deployed
+    RepOpt      W       ->   t * W                      the paper's number is of W; t * W is what is deployed
+
+Branch addition changes the central position alone, so the standard deviation is also given there and around it.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from paper.starts import starting_model
+from repopt.models import deploy
+from repopt.models.folding import norm_affine
+from repopt.models.ghost import GhostModule
+from repopt.models.repvgg import RepVGGBlock
+from repopt.models.staged import StagedNet
+from repopt.models.vgg import PlainBlock
+from repopt.plans.names import listed
+from repopt.train.runs import load_run, read_json
+
+POSITIONS = ("overall", "central", "surrounding")
+
+_LAYERS = (PlainBlock, RepVGGBlock, GhostModule)
+_SAMPLED = 8  # "the 8th 3x3 layer in the 16-layer stage"
+_PLAIN, _BEFORE, _AFTER, _ADDED = "3x3 kernel", "before fusing BN", "after fusing BN", "after branch addition"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """The standard deviation of a kernel's numbers: all, those at the centre, those around it."""
+
+    overall: float
+    central: float
+    surrounding: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """A 3x3 layer of a model, by the name of the block that holds it, and its place in its stage from 1 on."""
+
+    name: str
+    stage: str
+    place: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.name}, layer {self.place} of {self.of} in {self.stage}"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Kernel:
+    """A kernel on the way from training to deployment.
+
+    Attributes:
+        name: how far it has come.
+        trained: the kernel at the end of the run.
+        start: the same at initialization.
+    """
+
+    name: str
+    trained: Tensor
+    start: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RunKernels:
+    """The kernels of one layer of one run."""
+
+    run: str
+    method: str
+    model: str
+    seed: int
+    layer: Layer
+    kernels: tuple[Kernel, ...]
+
+
+def run_kernels(folder: str | Path, layer: str | None = None, *, name: str | None = None) -> RunKernels:
+    """Reads a layer's kernels from a finished run, and draws them as they were at its start.
+
+    Args:
+        folder: the run.
+        layer: as `find_layer` takes it.
+        name: what to call the run; its folder's name unless given.
+    """
+    folder = Path(folder)
+    trained = load_run(folder)
+    about = read_json(folder, "run.json")
+    found = find_layer(trained.model, layer)
+    after, before = (layer_kernels(model, found) for model in (trained.model, starting_model(folder)))
+    if not all(kernel.isfinite().all() for kernel in after.values()):
+        raise ValueError(f"{found.name} of {str(folder)!r} holds numbers that are not finite: the run has diverged")
+    return RunKernels(
+        run=name or folder.resolve().name,
+        method=about["method"],
+        model=trained.config["model"],
+        seed=about["seed"],
+        layer=found,
+        kernels=tuple(Kernel(name=step, trained=after[step], start=before[step]) for step in after),
+    )
+
+
+def find_layer(model: nn.Module, name: str | None = None) -> Layer:
+    """A 3x3 layer by the name of its block, or of a module in it.
+
+    Without a name it is the 8th of the longest stage, as in the paper, or the middle one where there are fewer.
+    """
+    layers = _layers(model)
+    if not layers:
+        raise ValueError(f"this {type(model).__name__} holds no 3x3 layer that can be analyzed: give a model of repopt")
+    if name is not None:
+        found = [layer for layer in layers if name == layer.name or name.startswith(f"{layer.name}.")]
+        if not found:
+            raise ValueError(f"the model has no 3x3 layer {name!r}: it has {listed([each.name for each in layers])}")
+        return found[0]
+    longest = max(layers, key=lambda layer: layer.of)
+    place = _SAMPLED if longest.of >= _SAMPLED else (longest.of + 1) // 2
+    return next(layer for layer in layers if layer.stage == longest.stage and layer.place == place)
+
+
+def layer_kernels(model: nn.Module, layer: Layer) -> dict[str, Tensor]:
+    """A layer's 3x3 kernel on its way to deployment, the last one being what is deployed."""
+    block = model.get_submodule(layer.name)
+    if isinstance(block, RepVGGBlock):
+        kernels = block.kernels()
+        return {_BEFORE: kernels.trained["conv3x3"], _AFTER: kernels.fused["conv3x3"], _ADDED: kernels.added}
+    if isinstance(block, PlainBlock):
+        return _fused(_PLAIN, block.conv, block.bn)
+    assert isinstance(block, GhostModule)
+    conv, norm = block.cheap_operation
+    if not len(block.fusion_bn):
+        return _fused(_PLAIN, conv, norm)
+    deployed = deploy(block).cheap_operation.get_submodule("0")
+    assert isinstance(deployed, nn.Conv2d)
+    return {**_fused(_BEFORE, conv, norm), _ADDED: deployed.weight.detach()}
+
+
+def at_positions(kernel: Tensor) -> dict[str, Tensor]:
+    """A kernel's numbers by position: all, those at the centre, those around it."""
+    height, width = kernel.shape[-2:]
+    if height != width or height < 3 or not height % 2:
+        raise ValueError(f"only a square kernel of odd size has a centre and surroundings, not one of {height}x{width}")
+    taps = kernel.flatten(-2).movedim(-1, 0).flatten(1)
+    centre = len(taps) // 2
+    around = [tap for tap in range(len(taps)) if tap != centre]
+    return {"overall": taps.flatten(), "central": taps[centre], "surrounding": taps[around].flatten()}
+
+
+def spread(kernel: Tensor) -> Spread:
+    """The standard deviation of a kernel, overall, at the centre and around it."""
+    return Spread(**{name: values.double().std().item() for name, values in at_positions(kernel).items()})
+
+
+def _layers(model: nn.Module) -> list[Layer]:
+    """All 3x3 layers, by depth."""
+    found = []
+    for stage in model.steps if isinstance(model, StagedNet) else ():
+        inside = model.get_submodule(stage).named_modules(prefix=stage)
+        names = [name for name, module in inside if isinstance(module, _LAYERS)]
+        found += [Layer(name=name, stage=stage, place=place, of=len(names)) for place, name in enumerate(names, 1)]
+    return found
+
+
+def _fused(name: str, conv: nn.Module, norm: nn.Module) -> dict[str, Tensor]:
+    """A convolution's kernel before and after its norm is fused into it."""
+    assert isinstance(conv, nn.Conv2d)
+    kernel = conv.weight.detach()
+    scale, _ = norm_affine(norm, like=kernel[:, 0, 0, 0])
+    return {name: kernel, _AFTER: kernel * scale.detach().reshape(-1, 1, 1, 1)}

@@ -1,0 +1,108 @@
+"""What scales imply: how fast a kernel's taps learn, stage by stage, and how many hardly learn at all."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paper.jobs import authors_scales, has_identity, planned, scales_from
+from paper.scope import Scope
+from paper.summaries import markdown
+from paper.tables import Record, Row, Table
+from paper.workshop import Workshop
+from repopt.device import environment
+from repopt.plans.planning import Plan
+from repopt.plans.scales import Scales, shipped
+
+_FROZEN = 1e-3  # a tap whose gradient is multiplied by less hardly moves in training
+_AUTHORS = ("b1", "b2", "l1", "l2")
+_FIGURES = ("stage", "operators", "around", "centre", "diagonal", "variation", "frozen", "negative")
+
+
+def _rows(scope: Scope) -> Iterator[Row]:
+    sizes = ["nano"] if scope.quick else [name.rpartition("_")[2] for name in shipped() if "_vgg_" in name]
+    for size in sizes:
+        yield _row(scope, size, "ours")
+    for size in () if scope.quick else _AUTHORS:
+        yield _row(scope, size, "authors")
+
+
+def _row(scope: Scope, size: str, whose: str) -> Row:
+    model = f"repopt_vgg_{size}"
+
+    def measure(workshop: Workshop) -> list[dict[str, Any]]:
+        scales = authors_scales(scope, model) if whose == "authors" else scales_from("searched", scope, workshop, model)
+        plan = planned(model).with_scales(scales)
+        stages: dict[str, list[str]] = {}
+        for operator in plan.operators:
+            stages.setdefault(operator.partition(".")[0], []).append(operator)
+        return [
+            {"stage": stage, **_stage_figures(plan, scales, operators), **environment("cpu")}
+            for stage, operators in stages.items()
+        ]
+
+    key = {"model": model, "scales": whose, "seed": scope.search_seed}
+    return Row(key=key, measure=measure, minutes=0.0, authors=whose == "authors")
+
+
+def _stage_figures(plan: Plan, scales: Scales, operators: Sequence[str]) -> dict[str, Any]:
+    """Means over the operators of a stage, of multipliers by position and of how channels differ."""
+    kernels = {operator: plan.multiplier(operator).dense() for operator in operators}
+    around = [kernel[:, 0, 0, 0] for kernel in kernels.values()]
+    diagonal = [kernel[:, :, 1, 1].diagonal() for operator, kernel in kernels.items() if has_identity(plan, operator)]
+    searched = [scales[operator]["conv3x3"] for operator in operators]
+    return {
+        "operators": len(operators),
+        "around": _mean_of_means(around),
+        "centre": _mean_of_means([_off_diagonal(kernel[:, :, 1, 1]) for kernel in kernels.values()]),
+        "diagonal": _mean_of_means(diagonal) if diagonal else None,
+        "variation": _mean_of_means([scale.std() / scale.abs().mean() for scale in searched]),
+        "frozen": torch.cat(around).lt(_FROZEN).double().mean().item(),
+        "negative": torch.cat(searched).lt(0).double().mean().item(),
+    }
+
+
+def _mean_of_means(values: Sequence[Tensor]) -> float:
+    return torch.stack([each.mean() for each in values]).mean().item()
+
+
+def _off_diagonal(centre: Tensor) -> Tensor:
+    """A value that is not the identity's of each output channel: it has the same one for all its other inputs."""
+    return torch.cat([centre[:1, -1], centre[1:, 0]])
+
+
+def _part(rows: Sequence[Record]) -> list[str]:
+    cells = [
+        (
+            row["model"],
+            row["scales"],
+            row["stage"],
+            row["operators"],
+            *(f"{float(row[column]):.3f}" if row[column] else "" for column in ("around", "centre", "diagonal")),
+            f"{float(row['variation']):.2f}",
+            *(f"{float(row[column]):.1%}" for column in ("frozen", "negative")),
+        )
+        for row in rows
+    ]
+    columns = {"model": "<", "scales": "<", "stage": "<", "operators": ">", "around": ">", "centre": ">"}
+    return [
+        "What the scales multiply gradients by, averaged over channels: taps around the centre, the centre, and the "
+        "centre's diagonal where there is an identity. Beside a plain model, a tap's learning rate is that many times "
+        f"as high. frozen: channels whose taps around the centre are multiplied by less than {_FROZEN:g}. variation: "
+        "deviation of a layer's 3x3 scales over its channels, as a share of their mean. negative: channels whose 3x3 "
+        "scale is. ours: those that ship; authors: released by the paper's authors.",
+        "",
+        *markdown({**columns, "diagonal": ">", "variation": ">", "frozen": ">", "negative": ">"}, cells),
+    ]
+
+
+TABLE = Table(
+    name="multipliers",
+    title="What the scales imply",
+    keys=("model", "scales", "seed"),
+    rows=_rows,
+    part=_part,
+    data=(),
+    figures=(*_FIGURES, "hardware", "threads", "python", "torch", "date"),
+)

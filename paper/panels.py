@@ -1,0 +1,124 @@
+"""The figures of the analyses: appendix C's histograms, appendix B's ratios, appendix E's curves side by side."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from paper.kernels import POSITIONS, RunKernels, at_positions
+from repopt.report.drawing import INK, MUTED, SERIES, key, line, new_figure, new_panels, to_svg
+from repopt.report.figures import draw_by_depth, draw_over_epochs
+from repopt.report.searches import Search, branches, over_epochs
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_BINS = 101
+_REACH = 3  # times the root mean square of the widest kernel's centre, shown to both sides of 0
+_SIDE_BY_SIDE = 2  # searches in a row
+
+
+def kernel_histograms(runs: Sequence[RunKernels]) -> str:
+    """A row a kernel, its numbers overall, at the centre and around it, all over one range; as it started, an outline.
+
+    Heights are relative to the highest bin.
+    """
+    rows = [(series, run, kernel) for series, run in enumerate(runs) for kernel in run.kernels]
+    centres = [at_positions(kernel.trained)["central"] for _, _, kernel in rows]
+    limit = _REACH * max(centre.square().mean().sqrt().item() for centre in centres)
+    figure, panels = new_panels(len(rows), len(POSITIONS), width=270, height=150, sharex=True)
+    for (series, run, kernel), row in zip(rows, panels, strict=True):
+        trained, start = at_positions(kernel.trained), at_positions(kernel.start)
+        for position, axes in zip(POSITIONS, row, strict=True):
+            colour = SERIES[series % len(SERIES)]
+            axes.stairs(*_bins(trained[position], limit), fill=True, color=colour, alpha=0.75)
+            axes.stairs(*_bins(start[position], limit), color=INK, linewidth=0.9)
+            axes.set_yticks([])
+            axes.spines["left"].set_visible(False)
+            axes.set_xlim(-limit, limit)
+            axes.annotate(
+                position + _outside(trained[position], limit),
+                (1, 0.98),
+                xycoords="axes fraction",
+                color=MUTED,
+                ha="right",
+                va="top",
+                fontsize=12,
+            )
+        row[0].set_title(f"{run.run}: {kernel.name}", loc="left", color=INK, fontsize=13)
+    names = ", ".join(run.run for run in runs)
+    return to_svg(figure, f"Histograms of the kernels of {names} at {runs[0].layer.name}")
+
+
+def identity_ratios(means: Mapping[str, Mapping[int, tuple[float, float]]], setting: str) -> str:
+    """Appendix B's figure: the identity variance ratio by block, with a band of one deviation over the seeds."""
+    figure, axes = new_figure(width=820, height=330)
+    for series, points in enumerate(means.values()):
+        line(axes, {block: mean for block, (mean, _) in points.items()}, series, "mean")
+        axes.fill_between(
+            list(points),
+            [mean - deviation for mean, deviation in points.values()],
+            [mean + deviation for mean, deviation in points.values()],
+            color=SERIES[series],
+            alpha=0.18,
+            linewidth=0,
+        )
+    axes.set_ylim(0, 1)
+    axes.set_xlabel("block of the longest stage")
+    axes.set_ylabel("identity variance ratio")
+    key(axes, list(means))
+    return to_svg(figure, f"Identity variance ratio by depth, one curve a model. {setting}")
+
+
+def scales_over_epochs(searches: Sequence[Search], operator: str) -> str:
+    """Appendix E's first figure, a panel a search."""
+    figure, panels = _side_by_side(len(searches))
+    for place, (search, axes) in enumerate(zip(searches, panels, strict=True)):
+        draw_over_epochs(axes, over_epochs(search.history, operator))
+        _name(axes, search, place)
+    key(panels[0], branches(searches[0].means))
+    return to_svg(figure, f"Mean of the scales of {operator} over epochs in {_names(searches)}")
+
+
+def scales_by_depth(searches: Sequence[Search]) -> str:
+    """Appendix E's second figure, a panel a search."""
+    figure, panels = _side_by_side(len(searches))
+    for place, (search, axes) in enumerate(zip(searches, panels, strict=True)):
+        draw_by_depth(axes, search.means)
+        _name(axes, search, place)
+    key(panels[0], branches(searches[0].means))
+    return to_svg(figure, f"Mean of each branch's scales by depth in {_names(searches)}")
+
+
+def _side_by_side(count: int) -> tuple["Figure", list["Axes"]]:
+    columns = min(count, _SIDE_BY_SIDE)
+    figure, rows = new_panels(-(-count // columns), columns, width=420, height=290, sharey=True)
+    panels = [axes for row in rows for axes in row]
+    for axes in panels[count:]:
+        axes.set_visible(False)
+    return figure, panels[:count]
+
+
+def _name(axes: "Axes", search: Search, place: int) -> None:
+    """Which search a panel shows; it has the scale of the one on its left."""
+    axes.set_title(f"{search.name}, on {search.data.partition(':')[0]}", loc="left", color=INK, fontsize=13)
+    if place % _SIDE_BY_SIDE:
+        axes.set_ylabel("")
+
+
+def _names(searches: Sequence[Search]) -> str:
+    return ", ".join(search.name for search in searches)
+
+
+def _outside(values: Tensor, limit: float) -> str:
+    """What a histogram does not show, where that is worth a word."""
+    share = (values.abs() > limit).double().mean().item()
+    return f"\n{share:.1%} outside" if share >= 0.0005 else ""
+
+
+def _bins(values: Tensor, limit: float) -> tuple[list[float], list[float]]:
+    """The heights of a histogram, the highest being 1, and the edges of its bins."""
+    counts = torch.histc(values.float(), bins=_BINS, min=-limit, max=limit)
+    return (counts / counts.max().clamp(min=1)).tolist(), torch.linspace(-limit, limit, _BINS + 1).tolist()

@@ -1,0 +1,168 @@
+"""Where rows are made: each training is done once, whichever tables ask for it, and goes on after an interruption.
+
+A run's folder is named after its job: model, data, recipe, seed and scales. Several processes may work at one table: a
+row, or a run that two rows need, is claimed by a lock that the system takes back from a process that dies. Trainings
+may share the device; what is timed has it alone.
+"""
+
+import dataclasses
+import fcntl
+import gc
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from repopt.device import chosen_device
+from repopt.files import replacing
+from repopt.plans.scales import Scales
+from repopt.train.loop import DivergedError
+from repopt.train.runs import read_json
+from repopt.train.training import Job, train_run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workshop:
+    """A folder of runs, and where they are computed.
+
+    Attributes:
+        folder: of the runs.
+        device: `auto`, `cpu` or `cuda`.
+        quiet: show no progress.
+    """
+
+    folder: Path
+    device: str = "auto"
+    quiet: bool = True
+
+    @property
+    def chosen_device(self) -> torch.device:
+        return chosen_device(self.device)
+
+    def run(self, job: Job, *, weights: bool = False) -> Path:
+        """The folder of the job's finished run, which is trained, or trained to its end, where it is not there.
+
+        Args:
+            job: what is trained.
+            weights: keep the trained weights, which are large.
+        """
+        plain = self.folder / _name(job)
+        kept = plain.with_name(f"{plain.name}-weights")
+        ended = any((plain / name).exists() for name in ("summary.json", "diverged.json"))
+        out = kept if weights or (not ended and (kept / "summary.json").exists()) else plain
+        with self.claim(out.name, wait=True):
+            if not (out / "summary.json").exists():
+                self._train(job, out)
+            (out / "checkpoint.pt").unlink(missing_ok=True)
+            if out == plain:
+                (out / "model.safetensors").unlink(missing_ok=True)
+        return out
+
+    def _train(self, job: Job, out: Path) -> None:
+        """Trains, or says again that this diverged: that is an outcome, and not to be tried until it passes."""
+        diverged = out / "diverged.json"
+        if diverged.exists():
+            raise DivergedError(json.loads(diverged.read_text()))
+        _forget_compiled()
+        try:
+            with self.sharing():
+                train_run(job, out, resume=(out / "recipe.json").exists(), device=self.device, quiet=self.quiet)
+        except DivergedError as error:
+            what = str(error).partition(":")[0]  # without the advice, which is for a run that one resumes
+            told = f"in the search, {what}" if job.method == "search" else what
+            with replacing(diverged) as unfinished:
+                unfinished.write_text(json.dumps(told))
+            (out / "checkpoint.pt").unlink(missing_ok=True)
+            raise DivergedError(told) from error
+
+    def searched(self, job: Job) -> Scales:
+        """The scales that a search finds."""
+        return Scales.load(self.run(job) / "scales.safetensors")
+
+    @contextmanager
+    def claim(self, name: str, *, wait: bool = False) -> Iterator[bool]:
+        """Holds what has a name; False where another process does and `wait` is not asked for."""
+        with self._lock_file(name) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Holds the device for what is timed: waits for the trainings of this workshop, and lets none begin."""
+        with self.claim("timing", wait=True), self._lock_file("device") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    @contextmanager
+    def sharing(self) -> Iterator[None]:
+        """Holds a share of the device, as `run` does itself; who waits to have it alone is let through first."""
+        with self._lock_file("device") as file:
+            with self.claim("timing", wait=True):
+                fcntl.flock(file, fcntl.LOCK_SH)
+            yield
+
+    def _lock_file(self, name: str) -> IO[str]:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return (self.folder / f".{name}.lock").open("w")
+
+
+# what a training measured and on what, as columns; not its speed, as several processes may have shared the device
+FIGURES = (
+    *("val_accuracy", "outcome", "parameters", "scales_digest"),
+    *("epochs", "batch_size", "lr", "kernel", "identity", "precision"),
+    *("train_images", "val_images", "size", "data_digest"),
+    *("repopt", "commit", "hardware", "threads", "python", "torch", "date"),
+)
+
+
+def figures_of(run: Path) -> dict[str, Any]:
+    """What a finished run measured, and on what."""
+    info, recipe, summary = (read_json(run, name) for name in ("run.json", "recipe.json", "summary.json"))
+    scales = run / "scales.safetensors"
+    return {
+        "val_accuracy": summary["val_accuracy"],
+        "outcome": "finished",
+        "parameters": info["parameters"],
+        "scales_digest": digest_of(Scales.load(scales)) if scales.exists() else None,
+        **{name: recipe[name] for name in ("epochs", "batch_size", "lr", "kernel", "identity", "precision")},
+        **{name: info[name] for name in ("train_images", "val_images")},
+        "size": info["image_size"],
+        "data_digest": info["data_digest"],
+        **{name: info[name] for name in ("repopt", "commit", "hardware", "threads", "python", "torch", "date")},
+    }
+
+
+def digest_of(scales: Scales) -> str:
+    """A short text that differs wherever two sets of scales do."""
+    digest = hashlib.sha256()
+    for operator, branches in sorted(scales.items()):
+        for branch, scale in sorted(branches.items()):
+            digest.update(f"{operator}.{branch}".encode())
+            digest.update(scale.double().numpy().tobytes())
+    return digest.hexdigest()[:12]
+
+
+def _name(job: Job) -> str:
+    """A name that differs wherever two jobs do."""
+    assert job.scales is None or isinstance(job.scales, Scales)
+    about = dataclasses.asdict(dataclasses.replace(job, scales=None))
+    about["scales"] = None if job.scales is None else digest_of(job.scales)
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode())
+    return f"{job.model}-{job.method}-{job.recipe.seed}-{digest.hexdigest()[:12]}"
+
+
+def _forget_compiled() -> None:
+    """What earlier runs of this process compiled and hold: the next one is measured as if it were the first."""
+    if torch.cuda.is_available():
+        torch.compiler.reset()
+        gc.collect()
+        torch.cuda.empty_cache()

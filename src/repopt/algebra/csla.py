@@ -1,0 +1,169 @@
+"""The imagined CSLA block: one operator with the kernel of many branches, and the Rule of Initialization.
+
+    W'(0)  =  sum_b embed_b(s_b * W_b(0))                                             Rule of Initialization (Eq. 4)
+
+All functions are pure. `constants` are the s_b of one block by branch name, `kernels` its W_b.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from repopt.algebra.branches import Block, Placement
+
+Kernels = dict[str, Tensor]
+Convention = Literal["authors", "paper"]
+IdentityStart = Literal["searched", "one"]
+
+# convention -> how a branch's own kernel is drawn (DESIGN: "where the paper and the authors' code disagree")
+_DRAW: Mapping[str, Callable[[Tensor, torch.Generator | None], Tensor]] = {
+    "authors": lambda kernel, generator: nn.init.kaiming_uniform_(kernel, a=math.sqrt(5), generator=generator),
+    "paper": lambda kernel, generator: nn.init.kaiming_normal_(kernel, nonlinearity="relu", generator=generator),
+}
+
+
+def equivalent_kernel(
+    block: Block, constants: Mapping[str, Tensor], kernels: Mapping[str, Tensor], *, out: Tensor | None = None
+) -> Tensor:
+    """W' = sum_b embed_b(s_b * W_b), which can be differentiated by the s_b and W_b.
+
+    Args:
+        block: the block.
+        constants: a branch without one has the scale 1.
+        kernels: the branches' own.
+        out: a tensor to write W' into; nothing can be differentiated then.
+    """
+    weight = None
+    for branch, placement in sorted(block.branches.items(), key=lambda each: not _has_all(each[1])):
+        kernel, scale = kernels[branch], constants.get(branch)
+        if weight is None and _has_all(placement):
+            weight = torch.mul(kernel, 1 if scale is None else over_channels(scale.to(kernel), placement), out=out)
+            continue
+        if weight is None:
+            weight = kernel.new_zeros(block.operator.kernel_shape) if out is None else out.zero_()
+        own = placement.fold(kernel)
+        factor = None if scale is None else scale.to(kernel) if scale.ndim == 0 else placement.fold(scale.to(kernel))
+        if out is None and not placement.fills_groups:  # a compiler makes one kernel of it all, diagonal and cast too
+            weight[placement.taps].add_(placement.spread(own if factor is None else own * factor))
+        elif factor is None:
+            placement.view(weight).add_(own)
+        else:
+            placement.view(weight).addcmul_(own, factor)
+    assert weight is not None
+    return weight
+
+
+def _has_all(placement: Placement) -> bool:
+    """Whether a branch's own kernel is as large as the operator's; an identity's is one number a channel."""
+    return placement.covers and not placement.is_identity
+
+
+@torch.no_grad()
+def merge_into_(weight: Tensor, block: Block, constants: Mapping[str, Tensor], kernels: Mapping[str, Tensor]) -> None:
+    """Writes the equivalent kernel into a weight."""
+    equivalent_kernel(block, constants, kernels, out=weight)
+
+
+@torch.no_grad()
+def following(
+    block: Block, constants: Mapping[str, Tensor], kernels: Mapping[str, Tensor], weight: Tensor, name: str = ""
+) -> Kernels:
+    """Kernels whose equivalent kernel is the weight: these, and the split of least norm of what the weight has more."""
+    change = weight.detach() - equivalent_kernel(block, constants, kernels).to(weight)
+    if not change.any():
+        return dict(kernels)
+    more = least_norm_split(block, constants, change, name)
+    return {branch: kernels[branch].detach().to(weight) + more[branch] for branch in block.branches}
+
+
+def check_kernels(block: Block, kernels: Mapping[str, Tensor], name: str) -> None:
+    """Raises unless there is a kernel of the right shape for every branch, and for nothing else."""
+    for branch in kernels:
+        if branch not in block.branches:
+            raise ValueError(f"the kernels speak of branch {branch!r} of {name!r}, which it does not imagine")
+    for branch, placement in block.branches.items():
+        if branch not in kernels:
+            raise ValueError(
+                f"the kernels lack branch {branch!r} of operator {name!r}: give what plan.init_() returned"
+            )
+        if kernels[branch].shape != placement.kernel_shape:
+            raise ValueError(
+                f"the kernel of branch {branch!r} of {name!r} has shape {tuple(kernels[branch].shape)}: it must be "
+                f"{placement.kernel_shape}"
+            )
+
+
+def least_norm_split(block: Block, constants: Mapping[str, Tensor], weight: Tensor, name: str = "") -> Kernels:
+    """The smallest kernels whose equivalent kernel is the weight: W_b = s_b * view_b(W' / M), M = sum_b embed_b(s_b^2).
+
+    Raises:
+        ValueError: the weight is not zero where no branch, or none but with scale 0, reaches it.
+    """
+    weight = weight.detach()
+    squares = {branch: constants[branch].to(weight).square() for branch in block.branches}
+    total = equivalent_kernel(
+        block, squares, {branch: weight.new_ones(placed.kernel_shape) for branch, placed in block.branches.items()}
+    )
+    if ((total == 0) & (weight != 0)).any():
+        raise ValueError(
+            f"the weight of {name!r} is not zero at entries that no branch with a scale other than 0 reaches, so no "
+            "block has this kernel: zero these entries, or give the operator a branch that covers them"
+        )
+    share = torch.where(total == 0, 0, weight / total)
+    kernels = {}
+    for branch, placement in block.branches.items():
+        kernel = weight.new_empty(placement.kernel_shape)
+        placement.fold(kernel).copy_(placement.view(share))
+        kernels[branch] = kernel * over_channels(constants[branch].to(weight), placement)
+    return kernels
+
+
+def initial_kernels(
+    block: Block,
+    like: Tensor,
+    *,
+    kernel: Convention,
+    identity: Mapping[str, Tensor],
+    generator: torch.Generator | None = None,
+) -> Kernels:
+    """Draws a block's own kernels, each on its own shape.
+
+    Args:
+        block: the block.
+        like: device and dtype of the kernels; the numbers drawn do not depend on its memory format.
+        kernel: `authors` (torch's default for a convolution) or `paper` (MSRA).
+        identity: where an identity branch starts, by branch; 1 where nothing is said.
+        generator: draws on its own device.
+    """
+    check_convention(kernel)
+    device = like.device if generator is None else generator.device
+    kernels = {}
+    for branch, placement in block.branches.items():
+        drawn = torch.empty(placement.kernel_shape, device=device, dtype=torch.promote_types(like.dtype, torch.float32))
+        if placement.is_identity:
+            drawn.copy_(over_channels(identity.get(branch, torch.ones(())).to(drawn), placement))
+        else:
+            draw_(drawn, kernel, generator)
+        kernels[branch] = drawn.to(like.device)
+    return kernels
+
+
+def check_convention(kernel: str) -> None:
+    """Raises unless this is a convention for drawing kernels."""
+    if kernel not in _DRAW:
+        raise ValueError(f"kernel is one of {', '.join(map(repr, _DRAW))}, not {kernel!r}")
+
+
+@torch.no_grad()
+def draw_(kernel: Tensor, convention: Convention, generator: torch.Generator | None = None) -> None:
+    """Draws a kernel by its own shape."""
+    check_convention(convention)
+    _DRAW[convention](kernel, generator)
+
+
+def over_channels(scale: Tensor, placement: Placement) -> Tensor:
+    """A scale, (O,) or a number, shaped to multiply a branch's kernel."""
+    return scale if scale.ndim == 0 else scale.view(-1, *(1,) * (len(placement.kernel_shape) - 1))

@@ -1,0 +1,167 @@
+"""`repopt bench`: what repopt costs, and what it saves, as ratios in one run."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+import repopt
+from repopt.bench.step import Implementation, Rule, measure_step
+from repopt.bench.training import measure_training
+from repopt.cli.output import Device, print_json
+from repopt.device import chosen_device, environment
+from repopt.files import append_csv
+from repopt.train.methods import Method
+from repopt.train.recipe import Precision, Recipe
+
+
+def bench_step(
+    model: str = "repopt_vgg_b1",
+    rules: tuple[Rule, ...] = ("sgd",),
+    device: Device = "auto",
+    implementations: tuple[Implementation, ...] = ("fused",),
+    memory_format: Literal["contiguous", "channels_last"] = "contiguous",
+    threads: int | None = None,
+    repeats: int = 20,
+    seed: int = 0,
+    out: Path | None = None,
+    json: bool = False,
+) -> int:
+    """Time an optimizer step with and without repopt, in one run.
+
+    Args:
+        model: the model whose convolutions are stepped; `repopt list` names them.
+        rules: sgd is compared with the grad route, adamw with the closed form and the branch route.
+        device: auto takes CUDA where there is one.
+        implementations: torch's implementations to compare with; on CUDA each also as a CUDA graph.
+        memory_format: of the weights and gradients.
+        threads: CPU threads, torch's default unless given.
+        repeats: timed steps of each optimizer.
+        seed: of weights and gradients.
+        out: a CSV file to append the figures to.
+        json: print JSON instead of a table.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    chosen = chosen_device(device)
+    torch.manual_seed(seed)
+    layout = torch.channels_last if memory_format == "channels_last" else torch.contiguous_format
+    net = repopt.create_model(model).to(device=chosen, memory_format=layout)  # type: ignore[call-overload]
+    plan = repopt.plan(net, scales="ones")
+    costs = [
+        cost
+        for rule in rules
+        for implementation in implementations
+        for graph in ([False, True] if chosen.type == "cuda" else [False])
+        for cost in measure_step(
+            plan, rule=rule, implementation=implementation, graph=graph, repeats=repeats, seed=seed
+        )
+    ]
+    setting = {"model": model, "memory_format": memory_format, "seed": seed, **environment(chosen)}
+    records = [{**asdict(cost), **setting} for cost in costs]
+    if json:
+        print_json(records)
+    else:
+        _print_step_table(records)
+    if out is not None:
+        append_csv(out, records)
+    return 0
+
+
+def bench_train(
+    models: tuple[str, ...] = ("repopt_vgg_b1",),
+    methods: tuple[Method, ...] = ("repopt", "repvgg"),
+    batch_size: int = 256,
+    size: int = 224,
+    classes: int = 1000,
+    steps: int = 50,
+    precision: Precision | None = None,
+    device: Device = "auto",
+    seed: int = 0,
+    out: Path | None = None,
+    json: bool = False,
+) -> int:
+    """Measure images a second and peak memory of methods and models, in one run, on noise held on the device.
+
+    Example: repopt bench train --models repopt_vgg_b1 --methods repopt repvgg sgd --batch-size 32
+
+    Args:
+        models: names of plain models; `repopt list` has them.
+        methods: the first is what the others are compared with.
+        batch_size: images a step.
+        size: side of the images.
+        classes: how many.
+        steps: timed ones, after compilation and capture.
+        precision: of the forward and backward pass; bf16 on CUDA and fp32 elsewhere unless given.
+        device: auto takes CUDA where there is one.
+        seed: of weights and data.
+        out: a CSV file to append the figures to.
+        json: print JSON instead of a table.
+    """
+    chosen = chosen_device(device)
+    precision = precision or ("bf16" if chosen.type == "cuda" else "fp32")
+    recipe = Recipe(batch_size=batch_size, precision=precision, seed=seed, flip=False)
+    costs = [
+        cost
+        for model in models
+        for cost in measure_training(model, methods, recipe, size=size, classes=classes, steps=steps, device=chosen)
+    ]
+    setting = {"batch_size": batch_size, "size": size, "precision": precision, "seed": seed, **environment(chosen)}
+    records = [{**asdict(cost), **setting} for cost in costs]
+    if json:
+        print_json(records)
+    else:
+        _print_train_table(records)
+    if out is not None:
+        append_csv(out, records)
+    return 0
+
+
+def _print_train_table(records: list[dict[str, Any]]) -> None:
+    first = records[0]
+    table = Table(
+        title=f"Training at {first['size']}, batch {first['batch_size']}, {first['precision']}, on {first['hardware']}",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("model: method")
+    for column in ("images/s", "ratio", "peak GB", "compile s", "parameters, M"):
+        table.add_column(column, justify="right")
+    for record in records:
+        peak = record["peak_bytes"]
+        table.add_row(
+            f"{record['model']}: {record['method']}",
+            f"{record['images_per_second']:,.0f}",
+            f"{record['ratio']:.2f}",
+            "" if peak is None else f"{peak / 1e9:.2f}",
+            f"{record['compile_seconds']:.1f}",
+            f"{record['parameters'] / 1e6:.1f}",
+        )
+    Console().print(table)
+
+
+def _print_step_table(records: list[dict[str, Any]]) -> None:
+    first = records[0]
+    table = Table(
+        title=f"A step of {first['model']}, {first['memory_format']}, on {first['hardware']}",
+        title_justify="left",
+    )
+    table.add_column("optimizer")
+    for column in ("ms", "ratio", "state MB", "repopt MB", "peak MB"):
+        table.add_column(column, justify="right")
+    for record in records:
+        peak = record["peak_bytes"]
+        table.add_row(
+            f"{record['rule']}, {record['implementation']}: {record['way']}",
+            f"{record['milliseconds']:.3f}",
+            f"{record['ratio']:.2f}",
+            f"{record['state_bytes'] / 1e6:.2f}",
+            f"{record['repopt_bytes'] / 1e6:.2f}",
+            "" if peak is None else f"{peak / 1e6:.2f}",
+        )
+    Console().print(table)

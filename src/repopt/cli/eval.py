@@ -1,0 +1,44 @@
+"""`repopt eval`: the accuracy of a finished run."""
+
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from repopt.cli.output import Device, print_json
+from repopt.train.runs import evaluate_run
+
+
+def evaluate(
+    run: tyro.conf.Positional[Path],
+    *,
+    data: str | None = None,
+    sizes: tuple[int, ...] = (),
+    limit: int | None = None,
+    device: Device = "auto",
+    json: bool = False,
+) -> int:
+    """Evaluate a finished run, also on other data or at other resolutions.
+
+    Example: repopt eval runs/b1 --sizes 224 256 320
+
+    Args:
+        run: the run folder.
+        data: the run's own unless given.
+        sizes: sides of the images; the run's own unless given.
+        limit: keep that many images.
+        device: auto takes CUDA where there is one.
+        json: print JSON instead of a table.
+    """
+    scores = evaluate_run(run, data, sizes=sizes, device=device, limit=limit)
+    if json:
+        print_json([{"size": size, **vars(score)} for size, score in scores.items()])
+        return 0
+    table = Table(title=f"{run}", title_justify="left")
+    for column in ("size", "images", "loss", "accuracy"):
+        table.add_column(column, justify="right")
+    for size, score in scores.items():
+        table.add_row(str(size), f"{score.images:,}", f"{score.loss:.4f}", f"{score.accuracy:.2f}")
+    Console().print(table)
+    return 0

@@ -1,0 +1,72 @@
+"""`repopt train`: train a model by repopt, or by what it is compared with."""
+
+from pathlib import Path
+from typing import Literal
+
+from repopt.cli.output import Device, Fields, Strides, conclude, say_before
+from repopt.plans.scales import shipped
+from repopt.train.distributed import is_first_process
+from repopt.train.methods import Method
+from repopt.train.training import Job, train_run
+
+
+def train(
+    *,
+    model: str = "repopt_vgg_nano",
+    method: Method = "repopt",
+    data: str = "digits",
+    scales: str | None = None,
+    out: Path = Path("runs/train"),
+    weights: Path | None = None,
+    strides: Strides | None = None,
+    limit: int | None = None,
+    broken: Literal["raise", "skip"] = "raise",
+    device: Device = "auto",
+    resume: bool = False,
+    quiet: bool = False,
+    recipe: str = "auto",
+    fields: Fields,
+) -> int:
+    """Train a model by one of the methods.
+
+    Example: repopt train --model repopt_vgg_b1 --data folder:PATH --scales scales.safetensors --out runs/b1
+
+    Args:
+        model: the plain model; the multi-branch methods take its counterpart.
+        method: repopt, or what it is compared with.
+        data: digits, cifar10:PATH, cifar100:PATH, folder:PATH or fake:N,C,SIZE.
+        scales: for repopt and csla: a .safetensors file, the authors' .pth, a shipped name, or ones; those that ship
+            for the model unless given.
+        out: the run folder.
+        weights: a checkpoint to start from; nothing is drawn then.
+        strides: of the stem and the four stages.
+        limit: keep that many images, for a quick try.
+        broken: what to do with images that cannot be decoded.
+        device: auto takes CUDA where there is one.
+        resume: go on with the run in the folder, with its own settings.
+        quiet: show no progress.
+        recipe: auto (demo for digits, imagenet for folders, else small), a name, or a .toml file; every flag below is
+            one of its fields, with its default.
+        fields: the recipe's fields.
+    """
+    job = Job(
+        method=method,
+        model=model,
+        data=data,
+        recipe=fields,
+        scales=scales or _shipped_for(model, method, strides),
+        weights=weights,
+        limit=limit,
+        broken=broken,
+        options={} if strides is None else {"strides": strides},
+    )
+    say_before(job, out, resume=resume, quiet=quiet)
+    summary = train_run(job, out, resume=resume, device=device, quiet=quiet)
+    if is_first_process():
+        conclude(out, summary)
+    return 0
+
+
+def _shipped_for(model: str, method: Method, strides: Strides | None) -> str | None:
+    """The model's own scales; with other strides they are not, and want to be asked for."""
+    return model if method in ("repopt", "csla") and strides is None and model in shipped() else None

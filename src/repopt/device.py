@@ -1,0 +1,91 @@
+"""The machine: which device to use, what it can do, and what a figure that was measured on it carries."""
+
+import datetime
+import functools
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+
+def chosen_device(name: str) -> torch.device:
+    """The device that a user names: `cpu`, `cuda`, or `auto` for CUDA where there is one.
+
+    Raises:
+        ValueError: there is no CUDA device.
+    """
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("there is no CUDA device here, or torch was built without CUDA: use --device cpu")
+    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+
+
+@functools.cache
+def has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def takes_kernels(tensor: Tensor) -> bool:
+    return tensor.device.type == "cuda" and has_triton()
+
+
+def allow_tf32(allowed: bool) -> None:
+    """Whether float32 is computed in TF32, by convolutions and by matrix products alike; torch's defaults differ."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
+
+
+def is_capturing(tensor: Tensor) -> bool:
+    """Whether a CUDA graph is being captured, so that the host cannot look at values."""
+    return tensor.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def environment(device: str | torch.device) -> dict[str, str]:
+    """Where a figure was taken."""
+    return {
+        "hardware": hardware(torch.device(device)),
+        "threads": str(torch.get_num_threads()),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+
+
+def hardware(device: torch.device) -> str:
+    """The name of the GPU, or of the processor with the cores that this machine has of it."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{_processor()}, {os.cpu_count()} cores"
+
+
+@functools.cache
+def commit() -> str:
+    """The commit of the checkout that this package is part of, marked where its source differs from it.
+
+    A copy without git is told by the variable REPOPT_COMMIT; an installed package has none.
+    """
+    told = os.environ.get("REPOPT_COMMIT")
+    if told is not None or shutil.which("git") is None:
+        return told or ""
+    here = Path(__file__)
+
+    def git(*words: str) -> str | None:
+        done = subprocess.run(["git", "-C", str(here.parent), *words], capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    if git("ls-files", "--error-unmatch", here.name) is None:
+        return ""  # in no checkout, or installed inside that of something else
+    changed = git("status", "--porcelain", "--", ".")
+    return f"{git('rev-parse', '--short', 'HEAD')}{'-dirty' if changed else ''}"
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,157 @@
+"""attach(): from here on, `optimizer.step()` trains the imagined blocks.
+
+CSLA block + regular optimizer = single operator + optimizer with GR                                    (Proposition)
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from repopt.optim.branch_route import BranchRoute
+from repopt.optim.closed_form import RepOptimizer, refuse_copy
+from repopt.optim.fingerprints import fingerprint, refuse_other_state, stamping, unstamp_
+from repopt.optim.grad_route import GradRoute
+from repopt.optim.held import check_held
+from repopt.optim.reach import check_reached, unreached
+from repopt.optim.rules import RULES, rule_of
+from repopt.plans.planning import Plan, check_plan
+
+Route = Literal["auto", "grad", "branch"]
+
+_ATTRIBUTE = "_repopt_handle"
+
+
+def attach(
+    optimizer: Optimizer,
+    plan: Plan,
+    route: Route = "auto",
+    allow_inexact: bool = False,
+    kernels: Mapping[str, Mapping[str, Tensor]] | None = None,
+) -> "Handle":
+    """Makes an optimizer train a plan's operators as the blocks that they imagine.
+
+    Args:
+        optimizer: an optimizer that holds the planned, trainable weights.
+        plan: a plan with scales.
+        route: `grad` multiplies the gradient before the step; `branch` lets the optimizer step the branches' own
+            kernels; `auto` takes the cheapest route that is exact for the optimizer.
+        allow_inexact: let the grad route through for a rule for which it is not exact.
+        kernels: the block's own kernels, as `plan.init_()` returns them, for rules that look at the weights on the
+            branch route; without them the split of least norm.
+
+    Returns:
+        A handle: `.route`, `.exact`, `.detach()`.
+
+    Raises:
+        ValueError: the optimizer is attached already, lacks a planned weight, has no exact route, or holds the state of
+            other training.
+
+    Example:
+        >>> kernels = plan.init_()
+        >>> optimizer = torch.optim.RAdam(net.parameters(), lr=1e-3)
+        >>> handle = attach(optimizer, plan, kernels=kernels)
+    """
+    check_plan(plan)
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"attach takes a torch optimizer first and the plan second, not a {type(optimizer).__name__}")
+    if route not in {"auto", "grad", "branch"}:
+        raise ValueError(f"route is 'auto', 'grad' or 'branch', not {route!r}")
+    if hasattr(optimizer, _ATTRIBUTE):
+        raise ValueError("this optimizer is attached to a plan already: call detach() on its handle first")
+    _check_attachable(optimizer)
+    check_held(optimizer, plan)
+    chosen, exact = _choose(optimizer, route, allow_inexact)
+    if allow_inexact:
+        exact = exact and unreached(plan) is None
+    else:
+        check_reached(plan)
+    with stamping(optimizer, fingerprint(plan, chosen)):
+        if chosen == "grad":
+            return Handle(optimizer, GradRoute(optimizer, plan), exact=exact)
+        _check_shapes(optimizer, plan)
+        return Handle(optimizer, BranchRoute(optimizer, plan, kernels), exact=exact)
+
+
+class Handle:
+    """What `attach` returns.
+
+    Attributes:
+        route: `grad` or `branch`.
+        exact: whether the training equals the imagined block's.
+    """
+
+    def __init__(self, optimizer: Optimizer, route: GradRoute | BranchRoute, *, exact: bool) -> None:
+        self.route = route.name
+        self.exact = exact
+        self._way = route
+        self._optimizer = optimizer
+        self._refusal = optimizer.register_load_state_dict_pre_hook(refuse_other_state)
+        setattr(optimizer, _ATTRIBUTE, self)
+        # Hooks survive neither deepcopy nor pickle: a copy would train the plain model without a word.
+        optimizer.__dict__["__reduce_ex__"] = refuse_copy
+
+    @property
+    def nbytes(self) -> int:
+        """What repopt keeps beside the optimizer's own state."""
+        return self._way.nbytes
+
+    def detach(self) -> None:
+        """Gives the optimizer back as it was; the branch route's states go."""
+        self._refusal.remove()
+        self._way.detach(self._optimizer)
+        unstamp_(self._optimizer)
+        for attribute in (_ATTRIBUTE, "__reduce_ex__"):
+            self._optimizer.__dict__.pop(attribute, None)
+
+    def __repr__(self) -> str:
+        return f"Handle(route={self.route!r}, exact={self.exact})"
+
+
+def _check_attachable(optimizer: Optimizer) -> None:
+    name = type(optimizer).__name__
+    if isinstance(optimizer, RepOptimizer):
+        raise ValueError(f"repopt.optim.{name} trains the imagined blocks as it is: it is not attached")
+    inner = next((key for key, value in vars(optimizer).items() if isinstance(value, Optimizer)), None)
+    if inner is not None:
+        raise ValueError(f"{name} wraps another optimizer, its attribute {inner!r}: attach to that one")
+    if not hasattr(optimizer, "_optimizer_step_pre_hooks") or not hasattr(type(optimizer).step, "hooked"):
+        raise ValueError(f"{name} does not run torch's step hooks, so it cannot be attached")
+    if any(group.get("differentiable") for group in optimizer.param_groups):
+        raise ValueError(f"{name}(differentiable=True) cannot be attached: gradients are changed in place")
+    outside = next((verb for verb in ("train", "first_step") if callable(getattr(optimizer, verb, None))), None)
+    if outside is not None:
+        raise ValueError(
+            f"{name} moves weights outside step() (it has a method {outside}()), where no hook follows it: use an "
+            "optimizer that moves them in step() alone"
+        )
+
+
+def _choose(optimizer: Optimizer, route: Route, allow_inexact: bool) -> tuple[str, bool]:
+    name, rule = type(optimizer).__name__, rule_of(optimizer)
+    if rule.route is None:
+        raise ValueError(f"{name} cannot be attached: it {rule.why}")
+    if route == "auto":
+        return rule.route, True
+    if route == "branch" or rule.route == "grad":
+        return route, True
+    if allow_inexact:
+        return route, False
+    linear = ", ".join(each for each, known in RULES.items() if known.route == "grad")
+    raise ValueError(
+        f"multiplying the gradient is exact only for rules of degree 1 in the gradient ({linear}), and {name} "
+        f'{rule.why}: use route="branch", or pass allow_inexact=True to do it all the same'
+    )
+
+
+def _check_shapes(optimizer: Optimizer, plan: Plan) -> None:
+    if not rule_of(optimizer).matrices_only:
+        return
+    for name, block in plan.blocks.items():
+        for branch, placement in block.branches.items():
+            if len(placement.kernel_shape) != 2:
+                raise ValueError(
+                    f"{type(optimizer).__name__} takes matrices only, and the kernel of branch {branch!r} of {name!r} "
+                    f"has {len(placement.kernel_shape)} dimension(s): leave the branch out or use another optimizer"
+                )

@@ -1,0 +1,37 @@
+"""Weight decay groups, as the equality wants them.
+
+Norms and biases are not decayed: they are the parameters of one dimension. An identity branch is one number a channel
+as well, but stands for entries of the operator's kernel, which are decayed: leaving it out would part a CSLA model
+from the plain one.
+"""
+
+import re
+from typing import Any
+
+from torch import nn
+
+from repopt.plans.names import check_model
+
+# the identity of a search or CSLA block, and the gamma of a RepVGG block's identity branch
+_IDENTITY = re.compile(r"(^|\.)(kernels\.identity(_\d+)?|rbr_identity\.weight)$")
+
+
+def decay_groups(model: nn.Module, weight_decay: float, *, identity: bool = True) -> list[dict[str, Any]]:
+    """Param groups for any optimizer: kernels and identities with weight decay, norms and biases without.
+
+    Args:
+        model: any.
+        weight_decay: of the first group.
+        identity: whether identities are decayed, as the equality wants; a search may leave them alone.
+
+    Example:
+        >>> optimizer = torch.optim.SGD(decay_groups(model, 4e-5), lr=0.1, momentum=0.9)
+    """
+    check_model(model, "decay_groups")
+    decayed: dict[str, Any] = {"params": [], "weight_decay": weight_decay}
+    rest: dict[str, Any] = {"params": [], "weight_decay": 0.0}
+    for name, param in model.named_parameters():
+        if param.requires_grad:
+            decays = identity if _IDENTITY.search(name) else param.ndim > 1
+            (decayed if decays else rest)["params"].append(param)
+    return [group for group in (decayed, rest) if group["params"]]

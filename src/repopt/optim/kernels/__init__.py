@@ -1,0 +1,1 @@
+"""Triton kernels, for a GPU: imported only where one is used."""

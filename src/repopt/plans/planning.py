@@ -1,0 +1,348 @@
+"""A plan: which operator of a model imagines which block, with which scales.
+
+A plan holds its model and knows operators by name, never by the identity of a parameter: it may be made before or after
+the model is wrapped, compiled or sharded, and `on` puts it on a copy.
+"""
+
+import textwrap
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from repopt.algebra import csla
+from repopt.algebra.branches import Block, imagine
+from repopt.algebra.csla import Convention, IdentityStart, Kernels
+from repopt.algebra.multiplier import Multiplier, grad_mult
+from repopt.algebra.operators import LinearOperator, is_linear_operator, operator_of, spell
+from repopt.algebra.sharding import local_rows
+from repopt.plans.names import check_model, clean, clean_modules, listed
+from repopt.plans.patterns import Branches, declared_branches, matching_operators
+from repopt.plans.provenance import provenance
+from repopt.plans.scales import Scales
+
+ScalesLike = Scales | Mapping[str, Mapping[str, Tensor | float]] | str | Path
+
+
+def plan(model: nn.Module, branches: Branches | None = None, scales: ScalesLike | None = None) -> "Plan":
+    """Plans the re-parameterization of a model.
+
+    Args:
+        model: any model, wrapped or not.
+        branches: {regular expression: branches}; each operator whose name matches imagines these branches, the first
+            match wins. Without it the model's own `repopt_branches()` is asked.
+        scales: `"ones"`, the name of shipped scales, a .safetensors file, the authors' .pth, a `Scales`, or
+            {operator: {branch: number or tensor}}. A plan without scales serves `search_model` only.
+
+    Raises:
+        ValueError: a pattern matches nothing, a branch does not fit, or the scales do not.
+        TypeError: a pattern matches a module that is not a linear operator, or one whose weight cannot be planned.
+
+    Example:
+        >>> net = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU())
+        >>> plan(net, {"0": [Conv(3), Conv(1), Identity()]}, scales="ones").operators
+        ('0',)
+    """
+    check_model(model, "plan")
+    if branches is None:
+        branches = declared_branches(model)
+    if not isinstance(branches, Mapping) or not all(isinstance(wanted, list | tuple) for wanted in branches.values()):
+        raise TypeError(f"branches must be a dictionary {{pattern: [branches]}}, not {branches!r}")
+    operators = matching_operators(model, branches)
+    blocks = {name: imagine(operator_of(module), wanted, name) for name, (module, wanted) in operators.items()}
+    bare = Plan(model=model, blocks=blocks)
+    return bare if scales is None else bare.with_scales(scales)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Plan:
+    """Which operators of a model imagine which blocks; made by `repopt.plan`.
+
+    Attributes:
+        model: the model.
+        blocks: operator name -> the block it imagines, in the model's order.
+        scales: the blocks' constants, where given.
+    """
+
+    model: nn.Module
+    blocks: Mapping[str, Block]
+    scales: Scales | None = None
+    _multipliers: dict[Any, Multiplier] = field(init=False, repr=False, default_factory=dict)
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """The names of the planned operators."""
+        return tuple(self.blocks)
+
+    def with_scales(self, scales: ScalesLike) -> "Plan":
+        """The same plan with these scales."""
+        found = _as_scales(scales, self)
+        _check_scales(found, self.blocks)
+        return replace(self, scales=found)
+
+    def on(self, model: nn.Module) -> "Plan":
+        """The same plan on another model with the same operators, such as a copy."""
+        check_model(model, "plan.on")
+        other = replace(self, model=model)
+        for name, module in other.modules().items():
+            if operator_of(module) != self.blocks[name].operator:
+                raise ValueError(f"operator {name!r} has another shape in this model than in the plan: make a new plan")
+        return other
+
+    def modules(self) -> dict[str, LinearOperator]:
+        """The planned operators' modules, looked up by name."""
+        known = clean_modules(self.model)
+        found: dict[str, LinearOperator] = {}
+        for name in self.blocks:
+            module = known.get(name)
+            if module is None or not is_linear_operator(module):
+                found_instead = (
+                    "" if module is None else f" (there is a {type(module).__name__}; a block can be merged)"
+                )
+                raise ValueError(f"the model has no linear operator {name!r}, which the plan speaks of{found_instead}")
+            found[name] = module
+        return found
+
+    def sites(self) -> dict[str, "Site"]:
+        """Where each planned operator is, to look it up again and again."""
+        known = clean_modules(self.model)
+        parents = {
+            id(child): (parent, attribute)
+            for parent in known.values()
+            for attribute, child in parent._modules.items()
+            if child is not None
+        }
+        return {
+            name: Site(name, module, *parents.get(id(module), (None, ""))) for name, module in self.modules().items()
+        }
+
+    def constants(self, name: str) -> dict[str, Tensor]:
+        """The constant scale of each branch of an operator; an identity's is 1."""
+        block = self._block(name)
+        scales = self._scales().get(name, {})
+        return {
+            branch: torch.ones(()) if placement.is_identity else scales[branch]
+            for branch, placement in block.branches.items()
+        }
+
+    def multiplier(self, name: str, degree: float = 1) -> Multiplier:
+        """The Grad Mult of an operator for rules of this degree, on its weight's device, for the rows held here."""
+        self._block(name)
+        return self.multiplier_of(name, self.modules()[name].weight, degree)
+
+    def multiplier_of(self, name: str, weight: Tensor, degree: float = 1) -> Multiplier:
+        """The same for an operator whose weight is at hand; made once."""
+        local, rows = local_rows(weight)
+        dtype = torch.promote_types(local.dtype, torch.float32)
+        key = (name, degree, dtype, local.device, rows)
+        if key not in self._multipliers:
+            self._multipliers[key] = grad_mult(
+                self.blocks[name], self.constants(name), degree=degree, dtype=dtype, device=local.device, rows=rows
+            )
+        return self._multipliers[key]
+
+    @torch.no_grad()
+    def init_(
+        self,
+        kernel: Convention = "authors",
+        identity: IdentityStart = "searched",
+        generator: torch.Generator | None = None,
+    ) -> dict[str, Kernels]:
+        """Rule of Initialization: draws every block's kernels and writes their equivalent into the operators.
+
+        Biases are left as they are: they belong to the operator, not to a branch.
+
+        Args:
+            kernel: `authors` (torch's default for a convolution, on the branch's own shape) or `paper` (MSRA).
+            identity: an identity starts as the `searched` scale of that name, where there is one, or as `one`.
+            generator: for reproducible draws.
+
+        Returns:
+            The kernels drawn, {operator: {branch: tensor}}.
+        """
+        if identity not in {"searched", "one"}:
+            raise ValueError(f"identity is 'searched' or 'one', not {identity!r}")
+        scales = self._scales()
+        drawn = {}
+        for name, module in self.modules().items():
+            block, weight = self.blocks[name], module.weight
+            kernels = csla.initial_kernels(
+                block,
+                weight,
+                kernel=kernel,
+                identity=scales.get(name, {}) if identity == "searched" else {},
+                generator=generator,
+            )
+            local, rows = local_rows(weight)
+            whole = csla.equivalent_kernel(block, self.constants(name), kernels)
+            local.copy_(whole if rows is None else whole[rows.start : rows.stop])
+            drawn[name] = {branch: tensor.to(weight.dtype) for branch, tensor in kernels.items()}
+        return drawn
+
+    def depths(self) -> dict[str, int]:
+        """How deep each operator lies in its stage: the l of sqrt(2/l) as the authors count, 0 where a stage starts.
+
+        A stage starts at each operator whose identity was left out, unless the model's `repopt_depths()` says
+        otherwise. Operators before the first such start count from 1.
+        """
+        declare = getattr(clean_modules(self.model)[""], "repopt_depths", None)
+        declared = None if declare is None else declare()
+        if declared is not None:
+            depths = {clean(name): depth for name, depth in declared.items()}
+            missing = [name for name in self.blocks if name not in depths]
+            if missing:
+                raise ValueError(
+                    f"the model's repopt_depths() does not say how deep {listed(missing)} lies: let it name every "
+                    "planned operator, or give the scales another start than their depth"
+                )
+            return depths
+        depths, depth = {}, 0
+        for name, block in self.blocks.items():
+            depth = depth + 1 if block.left_out is None else 0
+            depths[name] = depth
+        return depths
+
+    def __str__(self) -> str:
+        rows = [("operator", "kernel", "branches", *(("min", "mean", "max") if self.scales is not None else ()))]
+        total = 0
+        for name, block in self.blocks.items():
+            spread: tuple[str, ...] = ()
+            if self.scales is not None:
+                multiplier = grad_mult(block, self.constants(name))
+                dense = multiplier.dense()
+                spread = tuple(f"{value:.3g}" for value in (dense.min(), dense.mean(), dense.max()))
+                total += multiplier.nbytes
+            rows.append((name, spell(block.operator.kernel_shape), ", ".join(block.branches), *spread))
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        lines.insert(1, "  ".join("-" * width for width in widths))
+        return "\n".join([*lines, *self._notes(total)])
+
+    def _notes(self, multiplier_bytes: int) -> Iterator[str]:
+        """What stands below the table, in lines of 80 columns."""
+        of_scales = f"min, mean and max of their multipliers, {multiplier_bytes:,} bytes in float32"
+        yield f"{len(self.blocks)} operators; {'no scales' if self.scales is None else of_scales}"
+        without = [f"{name} ({block.left_out})" for name, block in self.blocks.items() if block.left_out is not None]
+        if without:
+            yield from textwrap.wrap(f"no identity: {', '.join(without)}", 80, break_long_words=False)
+
+    def _block(self, name: str) -> Block:
+        if name not in self.blocks:
+            raise KeyError(f"the plan has no operator {name!r}; it has {', '.join(map(repr, self.operators))}")
+        return self.blocks[name]
+
+    def _scales(self) -> Scales:
+        if self.scales is None:
+            raise ValueError(
+                "this plan has no scales and serves search_model only: give plan(..., scales=...) or use "
+                'plan.with_scales(...); for a first try "ones"'
+            )
+        return self.scales
+
+
+class Site:
+    """The place of an operator in its model: finds the module that is there now, also if it was replaced."""
+
+    def __init__(self, name: str, module: LinearOperator, parent: nn.Module | None, attribute: str) -> None:
+        self.name, self._module, self._parent, self._attribute = name, module, parent, attribute
+
+    @property
+    def weight(self) -> Tensor:
+        """The operator's weight, now."""
+        if self._parent is None:
+            return self._module.weight
+        module = self._parent._modules.get(self._attribute)
+        if module is None or not is_linear_operator(module):
+            raise RuntimeError(f"there is no linear operator at {self.name!r} any more: make a new plan")
+        return module.weight
+
+
+_STANDING_IN: ContextVar[tuple[Plan, Plan] | None] = ContextVar("standing_in", default=None)
+
+
+@contextmanager
+def stand_in(plan: Plan, other: Plan) -> Iterator[None]:
+    """Within, an optimizer that is made for `plan` works on `other`: the same plan on a copy of the model."""
+    token = _STANDING_IN.set((plan, other))
+    try:
+        yield
+    finally:
+        _STANDING_IN.reset(token)
+
+
+def standing_in(plan: Plan) -> Plan:
+    """The plan that stands in for this one, which is itself unless `stand_in` says otherwise."""
+    pair = _STANDING_IN.get()
+    return pair[1] if pair is not None and pair[0] is plan else plan
+
+
+def check_plan(plan: object) -> None:
+    """Raises unless this is a plan."""
+    if not isinstance(plan, Plan):
+        raise TypeError(f"plan is what repopt.plan(model, ...) returns, not a {type(plan).__name__}")
+
+
+def check_kernel_names(kernels: Mapping[str, object], blocks: Mapping[str, Block]) -> None:
+    """Raises if kernels are given of an operator that has no block."""
+    unknown = [name for name in kernels if name not in blocks]
+    if unknown:
+        raise ValueError(f"the kernels speak of {listed(unknown)}, which the plan does not hold")
+
+
+def _as_scales(scales: ScalesLike, plan: Plan) -> Scales:
+    if isinstance(scales, Scales):
+        return scales
+    if isinstance(scales, str) and scales == "ones":
+        return Scales.ones(plan)
+    if isinstance(scales, str | Path):
+        return Scales.load(scales)
+    if not isinstance(scales, Mapping):
+        raise TypeError(
+            f"scales must be a name, a path, a Scales or {{operator: {{branch: number or tensor}}}}, not {scales!r}"
+        )
+    return Scales(scales)
+
+
+def _check_scales(scales: Scales, blocks: Mapping[str, Block]) -> None:
+    try:
+        _check_fit(scales, blocks)
+    except ValueError as error:
+        try:
+            origin = provenance(scales)
+        except (KeyError, ValueError):  # metadata of another make
+            origin = None
+        if origin is None:
+            raise
+        raise ValueError(f"{error} (these scales were searched for {origin.model})") from error
+
+
+def _check_fit(scales: Scales, blocks: Mapping[str, Block]) -> None:
+    unknown = [name for name in scales if name not in blocks]
+    if unknown:
+        raise ValueError(
+            f"the scales speak of {listed(unknown)}, which the plan does not hold: they are another model's, or those "
+            "of a whole model, of which scales.only(plan) keeps what fits"
+        )
+    for name, block in blocks.items():
+        given = scales.get(name, {})
+        for branch in given:
+            if branch not in block.branches:
+                raise ValueError(
+                    f"the scales speak of branch {branch!r} of {name!r}, whose branches are {listed(block.branches)}"
+                )
+        for branch, placement in block.branches.items():
+            if branch not in given:
+                if placement.is_identity:
+                    continue
+                raise ValueError(f"the scales lack branch {branch!r} of operator {name!r}")
+            length, channels = given[branch].numel(), block.operator.out_channels
+            if given[branch].ndim == 1 and length != channels:
+                raise ValueError(
+                    f"the scale of branch {branch!r} of {name!r} has {length} entries: it must be one number or one "
+                    f"for each of the {channels} output channels"
+                )

@@ -1,0 +1,151 @@
+"""ONNX files: write one of any module, run it by ONNX Runtime, and say how far its outputs are from torch's.
+
+A file stands alone: weights inside, the batch dynamic, `images` in and `logits` out, what a user must know of it in its
+metadata. An INT8 program of torchao is written as QuantizeLinear and DequantizeLinear around float operators, of which
+ONNX Runtime makes integer kernels.
+"""
+
+import contextlib
+import importlib
+import io
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from repopt.files import replacing
+
+IMAGES, LOGITS = "images", "logits"
+# torch's operators are written for the first of these, and it knows none past the last
+OPSETS = range(18, 24)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """How far outputs are from those that they should be.
+
+    Attributes:
+        difference: the largest of an image's logits, relative to the largest of its expected logits; over all images.
+        top1: share of the images whose largest logit is the same one.
+        images: how many were compared.
+    """
+
+    difference: float
+    top1: float
+    images: int
+
+
+def write_onnx(
+    model: nn.Module,
+    path: str | Path,
+    example: Tensor,
+    *,
+    metadata: Mapping[str, str] | None = None,
+    opset: int | None = None,
+) -> None:
+    """Writes a module as one ONNX file, in one move.
+
+    Args:
+        model: in eval mode: a net, or a program that torch.export or torchao has made.
+        path: the file; one that is there is replaced.
+        example: a batch as the module takes it; the file takes any number of such images.
+        metadata: text by name, for whoever opens the file.
+        opset: version of the operators, torch's default unless given.
+
+    Raises:
+        ValueError: torch does not write this opset.
+        ImportError: onnx or onnxscript is not installed.
+    """
+    check_opset(opset)
+    need("onnx", "onnxscript")
+    two = example[:1].repeat(2, *[1] * (example.ndim - 1))  # a batch of one would be taken for a constant
+    # what torch and onnxscript warn of here is of their own making
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), torch.no_grad():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            model,
+            (two,),
+            dynamo=True,
+            opset_version=opset,
+            input_names=[IMAGES],
+            output_names=[LOGITS],
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            external_data=False,
+            verbose=False,
+        )
+    assert program is not None
+    program.model.metadata_props.update(metadata or {})
+    with replacing(Path(path)) as unfinished:
+        program.save(unfinished, external_data=False)
+
+
+def onnx_metadata(path: str | Path) -> dict[str, str]:
+    """The text by name that a file holds."""
+    need("onnx")
+    import onnx
+
+    return {entry.key: entry.value for entry in onnx.load(path, load_external_data=False).metadata_props}
+
+
+def onnx_runner(path: str | Path, *, optimize: bool = True) -> Callable[[Tensor], Tensor]:
+    """A function that runs a file by ONNX Runtime on the CPU, with as many threads as torch has.
+
+    Args:
+        path: the file.
+        optimize: let ONNX Runtime rewrite the graph for speed, which makes integer kernels of INT8; without, every
+            operator is computed as the file says.
+    """
+    need("onnxruntime")
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = torch.get_num_threads(), 1
+    options.log_severity_level = 3  # errors
+    if not optimize:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+    def run(images: Tensor) -> Tensor:
+        (logits,) = session.run([LOGITS], {IMAGES: images.contiguous().numpy()})
+        return torch.from_numpy(logits)
+
+    return run
+
+
+def onnx_outputs(path: str | Path, images: Tensor) -> Tensor:
+    """What a file gives for a batch."""
+    return onnx_runner(path)(images)
+
+
+@torch.no_grad()
+def compare(expected: Sequence[Tensor], found: Sequence[Tensor]) -> Agreement:
+    """Compares the logits of the same batches."""
+    wanted, given = torch.cat([*expected]).double(), torch.cat([*found]).double()
+    if wanted.shape != given.shape:
+        raise ValueError(f"logits of shape {tuple(given.shape)} cannot be those of shape {tuple(wanted.shape)}")
+    largest = wanted.abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny)
+    return Agreement(
+        difference=float(((given - wanted).abs().amax(1) / largest).max()),
+        top1=float((given.argmax(1) == wanted.argmax(1)).double().mean()),
+        images=len(wanted),
+    )
+
+
+def check_opset(opset: int | None) -> None:
+    """Raises unless torch writes this opset well."""
+    if opset is not None and opset not in OPSETS:
+        raise ValueError(f"the opset must be {OPSETS[0]} to {OPSETS[-1]}, not {opset}")
+
+
+def need(*packages: str) -> None:
+    """Raises unless these packages, of the extra `int8`, can be imported."""
+    for package in packages:
+        try:
+            importlib.import_module(package)
+        except ModuleNotFoundError as error:
+            raise ImportError(
+                f"ONNX files need {package}, which is not installed: pip install 'repopt[int8]'"
+            ) from error

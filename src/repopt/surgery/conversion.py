@@ -1,0 +1,206 @@
+"""Surgery: a plain model into its Hyper-Search model or its CSLA twin, and back.
+
+Each planned operator is replaced by a block (`surgery/blocks.py`) under its own name. Everything else is taken over as
+it is: other parameters, device, dtype, memory format, hooks, training flags.
+"""
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from repopt.algebra import csla
+from repopt.algebra.csla import Convention
+from repopt.algebra.operators import LinearOperator
+from repopt.plans.names import check_model, clean_modules
+from repopt.plans.planning import Plan, ScalesLike, check_kernel_names, check_plan
+from repopt.plans.scales import Counting, Scales
+from repopt.surgery.blocks import CSLABlock, LinearAdditionBlock, SearchBlock
+
+BlockT = TypeVar("BlockT", bound=LinearAdditionBlock)
+
+
+def search_model(
+    net: nn.Module,
+    plan: Plan,
+    *,
+    start: Counting | float | ScalesLike = "authors",
+    kernel: Convention = "authors",
+    generator: torch.Generator | None = None,
+    inplace: bool = False,
+) -> nn.Module:
+    """The Hyper-Search model: every planned operator becomes a block whose scales are trained.
+
+    The blocks' kernels are drawn anew. Train the model with any loop and any optimizer, then `extract_scales`.
+
+    Args:
+        net: the model, or a copy of it.
+        plan: which operators imagine which branches; its scales, if it has any, are not looked at.
+        start: where the scales start: sqrt(2/l) with l counted as the `authors` (and appendix B) or as the `paper`
+            (section 4.1) do, one number for all, or scales as `plan` takes them. The identity starts at 1 unless these
+            hold it.
+        kernel: how kernels are drawn, as in `plan.init_`.
+        generator: for reproducible draws.
+        inplace: change the model instead of a copy.
+
+    Raises:
+        ValueError: the model lacks an operator of the plan, or one cannot be replaced by a block.
+    """
+    check_plan(plan)
+    scales = _starting_scales(plan, start)
+
+    def block_for(name: str, operator: LinearOperator) -> SearchBlock:
+        block = plan.blocks[name]
+        kernels = csla.initial_kernels(
+            block, operator.weight, kernel=kernel, identity=scales.get(name, {}), generator=generator
+        )
+        return SearchBlock(operator, block, scales.get(name, {}), kernels)
+
+    return _with_blocks(net, plan, block_for, inplace)
+
+
+def extract_scales(search: nn.Module) -> Scales:
+    """The scales that a Hyper-Search model has found."""
+    check_model(search, "extract_scales")
+    blocks = search_blocks(search)
+    if not blocks:
+        raise ValueError(
+            f"this {type(search).__name__} holds no trained scales: give the model that search_model returned, "
+            "before it is merged"
+        )
+    return Scales({name: block.searched() for name, block in blocks.items()})
+
+
+def csla_model(
+    net: nn.Module,
+    plan: Plan,
+    kernels: Mapping[str, Mapping[str, Tensor]] | None = None,
+    *,
+    inplace: bool = False,
+) -> nn.Module:
+    """The CSLA twin: every planned operator is written out as its real multi-branch block with constant scales.
+
+    Args:
+        net: the model, or a copy of it; its other parameters are taken over as they are.
+        plan: a plan with scales.
+        kernels: each block's own kernels, as `plan.init_()` returns them; without them the split of least norm of the
+            model's weights. Either way the twin computes what the model computes: what the weights have changed since
+            the kernels were drawn is spread over them.
+        inplace: change the model instead of a copy.
+
+    Raises:
+        ValueError: an operator shares its weight with another module, or has a forward of its own.
+    """
+    check_plan(plan)
+    check_kernel_names(kernels or {}, plan.blocks)
+
+    def block_for(name: str, operator: LinearOperator) -> CSLABlock:
+        block, constants = plan.blocks[name], plan.constants(name)
+        if kernels is None:
+            own: Mapping[str, Tensor] = csla.least_norm_split(block, constants, operator.weight, name)
+        else:
+            csla.check_kernels(block, kernels.get(name, {}), name)
+            own = csla.following(block, constants, kernels[name], operator.weight, name)
+        return CSLABlock(operator, block, constants, own)
+
+    return _with_blocks(net, plan, block_for, inplace)
+
+
+def merge(model: nn.Module, *, inplace: bool = False) -> nn.Module:
+    """The plain model of a search or CSLA model: every block becomes the operator with the equivalent kernel.
+
+    Args:
+        model: what `search_model` or `csla_model` returned.
+        inplace: change the model instead of a copy.
+    """
+    check_model(model, "merge")
+    merged = model if inplace else copy.deepcopy(model)
+    blocks = [module for module in merged.modules() if isinstance(module, LinearAdditionBlock)]
+    if not blocks:
+        raise ValueError(
+            f"this {type(model).__name__} holds no block to merge: give a model made by search_model or csla_model"
+        )
+    for block in blocks:
+        merged = _replaced(merged, block, block.merged())
+    return merged
+
+
+def csla_blocks(model: nn.Module) -> dict[str, CSLABlock]:
+    """The blocks of a CSLA model by operator name."""
+    return _blocks_of(model, CSLABlock)
+
+
+def search_blocks(model: nn.Module) -> dict[str, SearchBlock]:
+    """The blocks of a search model by operator name."""
+    return _blocks_of(model, SearchBlock)
+
+
+def _blocks_of(model: nn.Module, kind: type[BlockT]) -> dict[str, BlockT]:
+    """Each block once: by the name it was planned under, where the model reaches it under several."""
+    names: dict[BlockT, list[str]] = {}
+    for name, module in clean_modules(model).items():
+        if isinstance(module, kind):
+            names.setdefault(module, []).append(name)
+    planned = {block: block.operator_name if block.operator_name in its else its[0] for block, its in names.items()}
+    return {name: block for block, name in planned.items()}
+
+
+def _starting_scales(plan: Plan, start: Counting | float | ScalesLike) -> Scales:
+    if start in ("authors", "paper"):
+        return Scales.depth_init(plan, start)
+    if isinstance(start, int | float):
+        return Scales.constant(plan, start)
+    started = plan.with_scales(start).scales
+    assert started is not None
+    return started
+
+
+def _with_blocks(
+    net: nn.Module, plan: Plan, block_for: Callable[[str, LinearOperator], LinearAdditionBlock], inplace: bool
+) -> nn.Module:
+    """The model with every planned operator replaced."""
+    check_model(net, "surgery")
+    model = net if inplace else copy.deepcopy(net)
+    operators = plan.on(model).modules()
+    for name, operator in operators.items():
+        _check_replaceable(model, operator, name)
+    blocks = {name: block_for(name, operator) for name, operator in operators.items()}  # all, before anything changes
+    for name, operator in operators.items():
+        blocks[name].operator_name = name
+        model = _replaced(model, operator, blocks[name])
+    return model
+
+
+def _check_replaceable(model: nn.Module, operator: LinearOperator, name: str) -> None:
+    """Raises where a block in the operator's place would compute or train something else."""
+    for other, module in model.named_modules():
+        if module is not operator and any(param is operator.weight for param in module._parameters.values()):
+            raise ValueError(
+                f"{name!r} shares its weight with {other!r}, and a block would untie them: give it one of its own"
+            )
+    plain = next(kind for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear) if isinstance(operator, kind))
+    own = [
+        verb
+        for verb in ("forward", "_conv_forward")
+        if verb in vars(operator) or getattr(type(operator), verb, None) is not getattr(plain, verb, None)
+    ]
+    if any(getattr(module, "_orig_mod", None) is operator for module in model.modules()):
+        raise ValueError(f"{name!r} is compiled by itself, and would go on without the block: compile after surgery")
+    if own:
+        raise ValueError(
+            f"{name!r} is a {type(operator).__name__} with a forward of its own, which a block of plain branches does "
+            "not have: leave it out of the plan"
+        )
+
+
+def _replaced(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
+    """Puts `new` wherever the model holds `old`; returns the model, which is `new` if the model was `old`."""
+    if model is old:
+        return new
+    for parent in list(model.modules()):
+        for attribute, child in list(parent._modules.items()):  # named_children would skip a second name
+            if child is old:
+                setattr(parent, attribute, new)
+    return model

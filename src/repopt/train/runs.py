@@ -1,0 +1,227 @@
+"""A run is a folder: what was asked for, what came out, and enough to go on or to report.
+
+recipe.json, run.json     the resolved recipe; model, method, data, hardware, versions, seed, date
+metrics.jsonl             a line an epoch
+scales.jsonl              for a search, the mean of each branch's scales after each epoch
+checkpoint.pt             the last state, to resume from
+scales.safetensors        of RepOpt from the start, of a search when it is done
+model.safetensors, model_ema.safetensors, config.json, summary.json, report.html      when it is done
+tensorboard/              where tensorboard is installed
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from repopt.data import DataSet, EvalBatches, load_data
+from repopt.device import allow_tf32
+from repopt.files import replacing
+from repopt.models import create_model
+from repopt.models.saved import read_saved
+from repopt.train.distributed import joined
+from repopt.train.evaluation import Score, evaluate
+from repopt.train.recipe import Recipe, with_fields
+
+# what a finished or half-finished run holds and a folder of something else must not lose
+_RESULTS = (
+    "metrics.jsonl",
+    "scales.jsonl",
+    "checkpoint.pt",
+    "model.safetensors",
+    "model_ema.safetensors",
+    "scales.safetensors",
+    "config.json",
+    "summary.json",
+)
+
+
+class RunFolder:
+    """The folder of a run, held by one process at a time.
+
+    Args:
+        path: the folder, which is made.
+        resume: go on with the run that is there.
+
+    Raises:
+        ValueError: there is a run already, or none to resume, or another process is at it.
+    """
+
+    def __init__(self, path: Path, *, resume: bool = False) -> None:
+        self.path = path
+        if path.exists() and not path.is_dir():
+            raise ValueError(f"{str(path)!r} is a file: give --out a folder")
+        started = (path / "recipe.json").exists()
+        if started and not resume:
+            raise ValueError(
+                f"there is a run in {str(path)!r} already: give --resume to go on with it, or another --out"
+            )
+        if resume and not started:
+            raise ValueError(f"there is no run in {str(path)!r} to resume: leave --resume out to start one")
+        # run.json is a start's first file and recipe.json its last: between them, nothing is worth keeping
+        taken = [] if started or (path / "run.json").exists() else [name for name in _RESULTS if (path / name).exists()]
+        if taken:
+            raise ValueError(f"{str(path)!r} holds {taken[0]}, which is of no run: give another --out")
+        self._made = not path.exists()
+        path.mkdir(parents=True, exist_ok=True)
+        self._lock = (path / ".lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = os.stat(path / ".lock")  # gone where another process has just let go of the folder
+            if not os.path.samestat(held, os.fstat(self._lock.fileno())):
+                raise BlockingIOError
+        except OSError as error:
+            self._lock.close()
+            raise ValueError(
+                f"another process is training in {str(path)!r}: wait for it, or give another --out"
+            ) from error
+
+    def close(self) -> None:
+        """Lets go of the folder; one that was made for the run, and that nothing was written to, goes too."""
+        if self._made and self.path.is_dir() and [path.name for path in self.path.iterdir()] == [".lock"]:
+            shutil.rmtree(self.path, ignore_errors=True)
+        self._lock.close()
+
+    def write(self, name: str, content: Mapping[str, Any]) -> None:
+        """Writes a JSON file in one move."""
+        with replacing(self.path / name) as path:
+            path.write_text(json.dumps(content, indent=2) + "\n")
+
+    def read(self, name: str) -> dict[str, Any]:
+        read: dict[str, Any] = json.loads((self.path / name).read_text())
+        return read
+
+    def append(self, name: str, record: Mapping[str, Any]) -> None:
+        """Appends a line to a .jsonl file."""
+        with (self.path / name).open("a") as file:
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        """The records of a .jsonl file; a torn last line is left out."""
+        path = self.path / name
+        records = []
+        for line in path.read_text().splitlines() if path.exists() else ():
+            try:
+                records.append(json.loads(line))
+            except ValueError:
+                break
+        return records
+
+    def forget_after(self, epoch: int) -> None:
+        """Drops what was recorded of later epochs, which will be trained again."""
+        for name in ("metrics.jsonl", "scales.jsonl"):
+            kept = [record for record in self.lines(name) if record["epoch"] <= epoch]
+            if (self.path / name).exists():
+                with replacing(self.path / name) as path:
+                    path.write_text("".join(json.dumps(record) + "\n" for record in kept))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A finished run's model, with what it needs to be used.
+
+    Attributes:
+        model: in eval mode.
+        config: the model's name and options, classes, mean, std and size.
+    """
+
+    model: nn.Module
+    config: dict[str, Any]
+
+
+def load_run(folder: str | Path) -> Trained:
+    """The model of a finished run."""
+    folder = Path(folder)
+    return Trained(model=create_model(folder).eval(), config=read_saved(folder).config)
+
+
+def run_recipe(folder: str | Path) -> Recipe:
+    """The recipe that a run was trained by."""
+    return with_fields(Recipe(), read_json(Path(folder), "recipe.json"), str(Path(folder, "recipe.json")))
+
+
+def run_data(folder: str | Path, data: str | None = None, *, limit: int | None = None) -> DataSet:
+    """A run's own data, or other data at the size of its images."""
+    size = run_recipe(folder).size
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be at least 1, not {limit}")
+    if data is not None:
+        return load_data(data, size=size, limit=limit)
+    info = read_json(Path(folder), "run.json")
+    kept = info["limit"] if limit is None else limit
+    try:
+        return load_data(info["data"], size=size, limit=kept, broken=info["broken"])
+    except (OSError, ValueError) as error:
+        raise ValueError(f"the run's own data cannot be loaded ({error}): give --data") from error
+
+
+def check_data(trained: Trained, data: DataSet) -> None:
+    """Raises unless the data's images and classes are the model's."""
+    for what, given, wanted in (
+        ("channels", data.channels, trained.config["options"]["in_chans"]),
+        ("classes", len(data.classes), len(trained.config["classes"])),
+    ):
+        if given != wanted:
+            raise ValueError(f"{data.name!r} has {given} {what} and the run {wanted}: give data like its own")
+
+
+def image_format(trained: Trained) -> dict[str, Any]:
+    """How batches must be made for the model, at the size that it is evaluated and deployed at."""
+    config = trained.config
+    size = config.get("eval_size") or config["size"]
+    return {"size": size, "mean": tuple(config["mean"]), "std": tuple(config["std"])}
+
+
+def evaluate_run(
+    folder: str | Path,
+    data: str | None = None,
+    *,
+    sizes: Sequence[int] = (),
+    device: str = "auto",
+    limit: int | None = None,
+) -> dict[int, Score]:
+    """Evaluates a finished run, at one or several sizes of the images.
+
+    Args:
+        folder: the run.
+        data: the run's own unless given.
+        sizes: sides of the images; the run's own unless given.
+        device: `auto`, `cpu` or `cuda`.
+        limit: keep that many images.
+    """
+    trained, recipe = load_run(folder), run_recipe(folder)
+    found = run_data(folder, data, limit=limit)
+    check_data(trained, found)
+    with joined(device) as (world, chosen):
+        allow_tf32(recipe.precision != "fp32")
+        model = trained.model.to(chosen)
+        scores = {}
+        own = image_format(trained)
+        for size in sizes or (own["size"],):
+            batches = EvalBatches(
+                found.val,
+                batch_size=recipe.eval_batch,
+                device=chosen,
+                rank=world.rank,
+                world_size=world.size,
+                workers=recipe.workers,
+                **{**own, "size": size},
+            )
+            scores[size] = evaluate(model, batches, recipe, device=chosen, world=world)
+    return scores
+
+
+def read_json(folder: Path, name: str) -> dict[str, Any]:
+    """A file of a run."""
+    if not (folder / name).exists():
+        raise ValueError(f"{str(folder)!r} is no run: it holds no {name}")
+    read: dict[str, Any] = json.loads((folder / name).read_text())
+    return read

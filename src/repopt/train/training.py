@@ -1,0 +1,230 @@
+"""From what a user asks for to a finished run: data, subject, loop, and the files that stay."""
+
+import copy
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import repopt
+from repopt.data import DataSet, load_data
+from repopt.device import commit, environment
+from repopt.files import replacing
+from repopt.models import create_model, list_models
+from repopt.models import load_checkpoint as load_weights
+from repopt.models.saved import tuples
+from repopt.plans.planning import ScalesLike, plan
+from repopt.plans.scales import Scales
+from repopt.surgery.conversion import extract_scales, merge
+from repopt.train.checkpoint import NAME as CHECKPOINT
+from repopt.train.clock import Clock
+from repopt.train.distributed import World, joined
+from repopt.train.loop import Run
+from repopt.train.methods import Method, Subject, counterpart, make_subject
+from repopt.train.recipe import Recipe
+from repopt.train.runs import RunFolder, read_json, run_recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is to be trained on what.
+
+    Attributes:
+        method: by which method.
+        model: the name of the plain model.
+        data: as `load_data` takes it.
+        recipe: how.
+        scales: of the imagined blocks.
+        weights: a checkpoint to start from, instead of drawing weights.
+        limit: keep that many images.
+        broken: what to do with images that cannot be decoded.
+        options: the model's own, such as strides.
+    """
+
+    method: Method
+    model: str
+    data: str
+    recipe: Recipe
+    scales: ScalesLike | None = None
+    weights: Path | None = None
+    limit: int | None = None
+    broken: Literal["raise", "skip"] = "raise"
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def train_run(
+    job: Job, out: str | Path, *, resume: bool = False, device: str = "auto", quiet: bool = False
+) -> dict[str, Any]:
+    """Trains a job in a run folder, and returns its summary.
+
+    Args:
+        job: what; when resuming, its method, model, data and recipe are those of the folder.
+        out: the run folder.
+        resume: go on where the run in the folder was left.
+        device: `auto`, `cpu` or `cuda`.
+        quiet: show no progress.
+    """
+    out = Path(out)
+    with joined(device) as (world, chosen):
+        folders: list[RunFolder] = []
+
+        def start() -> Job:
+            folders.append(RunFolder(out, resume=resume))
+            return _recorded(job, out) if resume else job
+
+        try:
+            recorded = world.shared(start)
+            return _train(recorded, folders[0] if folders else None, chosen, world, resume=resume, quiet=quiet)
+        finally:
+            for folder in folders:
+                folder.close()
+
+
+def _train(
+    job: Job, folder: RunFolder | None, device: torch.device, world: World, *, resume: bool, quiet: bool
+) -> dict[str, Any]:
+    clock = Clock()
+    with clock.measure("data"):
+        data = load_data(job.data, size=job.recipe.size, limit=job.limit, broken=job.broken)
+    if resume:
+        world.shared(lambda: _check_data(data, folder))
+    subject = build(job, data, device)
+    run = Run(subject, data, job.recipe, folder, device=device, world=world, clock=clock, quiet=quiet)
+    info = _info(job, data, subject, device, world)
+    if not resume and folder is not None:
+        folder.write("run.json", info)
+        if job.method in ("repopt", "csla"):
+            _save_scales(job, folder)
+        folder.write("recipe.json", dataclasses.asdict(job.recipe))  # last: it makes the folder one to resume
+    # dropout draws from here: on each rank other units, and the same ones whatever was drawn above
+    torch.manual_seed(job.recipe.seed + world.rank)
+    if resume:
+        run.resume()
+    summary = run.fit()
+    if folder is not None:
+        _write_results(job, data, subject, run, folder, {**info, "val_accuracy": summary["val_accuracy"]})
+        folder.write("summary.json", summary)
+    return world.shared(lambda: summary)
+
+
+def build(job: Job, data: DataSet, device: torch.device) -> Subject:
+    """The job's subject, drawn from the recipe's seed, on the device."""
+    if job.model not in list_models() and Path(job.model).is_dir():
+        raise ValueError(
+            f"{job.model!r} is a folder, and a run is of a model by its name: give --model the name, and --weights the "
+            "folder's model.safetensors"
+        )
+    torch.manual_seed(job.recipe.seed)
+    cuda = device.type == "cuda"
+    channels_last = cuda if job.recipe.channels_last is None else job.recipe.channels_last
+    options = {"num_classes": len(data.classes), "in_chans": data.channels, **_dropout(job.recipe), **job.options}
+    model = create_model(counterpart(job.model, job.method), kernel=job.recipe.kernel, **options)
+    if job.weights is not None:
+        load_weights(model, job.weights)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    model = model.to(device=device, memory_format=layout)  # type: ignore[call-overload]
+    return make_subject(job.method, model, job.recipe, scales=job.scales, drawn=job.weights is None)
+
+
+def _recorded(job: Job, out: Path) -> Job:
+    """The job that a run folder was started with."""
+    run, recipe = read_json(out, "run.json"), run_recipe(out)
+    scales = out / "scales.safetensors"
+    # without a checkpoint the run begins anew, from the weights that it was given
+    weights = None if run["weights"] is None or (out / CHECKPOINT).exists() else Path(run["weights"])
+    return dataclasses.replace(
+        job,
+        method=run["method"],
+        model=run["model"],
+        data=run["data"],
+        limit=run["limit"],
+        broken=run["broken"],
+        options=tuples(run["options"]),
+        recipe=recipe,
+        weights=weights,
+        scales=Scales.load(scales) if scales.exists() and run["method"] != "search" else None,
+    )
+
+
+def _info(job: Job, data: DataSet, subject: Subject, device: torch.device, world: World) -> dict[str, Any]:
+    return {
+        "method": job.method,
+        "model": job.model,
+        "options": job.options,
+        "data": job.data,
+        "limit": job.limit,
+        "broken": job.broken,
+        "data_digest": data.digest,
+        "train_images": len(data.train),
+        "val_images": len(data.val),
+        "image_size": job.recipe.size or data.size,
+        "seed": job.recipe.seed,
+        "kernel": job.recipe.kernel,
+        "precision": job.recipe.precision,
+        "weights": None if job.weights is None else str(job.weights.absolute()),
+        "processes": world.size,
+        "parameters": sum(param.numel() for param in subject.model.parameters()),
+        "repopt": repopt.__version__,
+        "commit": commit(),
+        **environment(device),
+    }
+
+
+def _write_results(
+    job: Job, data: DataSet, subject: Subject, run: Run, folder: RunFolder, info: dict[str, Any]
+) -> None:
+    """The scales of a search with where they come from, and the model of every run."""
+    model: nn.Module = subject.model
+    if job.method == "search":
+        provenance = {"run": json.dumps(info), "recipe": json.dumps(dataclasses.asdict(job.recipe))}
+        with replacing(folder.path / "scales.safetensors") as path:
+            Scales(extract_scales(model), provenance).save(path)
+    if job.method in ("search", "csla"):
+        model = merge(model)
+    if run.ema is not None and job.method not in ("search", "csla"):
+        _save_weights(folder.path / "model_ema.safetensors", copy.deepcopy(run.ema.module))
+    options = {"num_classes": len(data.classes), "in_chans": data.channels, **_dropout(job.recipe), **job.options}
+    folder.write(
+        "config.json",
+        {
+            "model": counterpart(job.model, job.method),
+            "options": options,
+            "classes": data.classes,
+            "mean": data.mean,
+            "std": data.std,
+            "size": job.recipe.size or data.size,
+            "eval_size": job.recipe.eval_size,
+        },
+    )
+    _save_weights(folder.path / "model.safetensors", model)  # last: it makes the run one to load
+
+
+def _check_data(data: DataSet, folder: RunFolder | None) -> None:
+    if folder is not None and data.digest != folder.read("run.json")["data_digest"]:
+        raise ValueError(
+            f"{data.name!r} holds other images than when the run in {str(folder.path)!r} was started: bring them back, "
+            "or start another run"
+        )
+
+
+def _save_scales(job: Job, folder: RunFolder) -> None:
+    """The scales that the run was started with, whatever they were read from."""
+    planned = plan(create_model(job.model, **job.options), scales=job.scales)
+    if planned.scales is not None:
+        with replacing(folder.path / "scales.safetensors") as path:
+            planned.scales.save(path)
+
+
+def _save_weights(path: Path, model: nn.Module) -> None:
+    tensors: dict[str, Tensor] = {name: value.cpu().contiguous() for name, value in model.state_dict().items()}
+    with replacing(path) as unfinished:
+        save_file(tensors, unfinished, metadata={"format": "pt"})
+
+
+def _dropout(recipe: Recipe) -> dict[str, Any]:
+    return {} if recipe.dropout is None else {"dropout": recipe.dropout}

@@ -1,0 +1,261 @@
+"""verify(): the real block and the re-parameterized operator, trained side by side.
+
+    CSLA block + regular optimizer = single operator + optimizer with GR                                (Proposition)
+
+Both start from the same kernels, see the same data in float64 and are stepped by the same rule. What is reported is the
+worst relative difference, over all steps, of their outputs and of their equivalent kernels.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from repopt.algebra.operators import Operator
+from repopt.optim import RepOptimizer
+from repopt.optim.attachment import Route, attach
+from repopt.optim.clipping import clip_grad_norm_
+from repopt.plans.planning import Plan, check_plan, stand_in
+from repopt.plans.scales import Scales
+from repopt.surgery.conversion import csla_blocks, csla_model
+
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """How far two trainings were apart, relative to the largest entry, at the worst of all steps.
+
+    Attributes:
+        operator: the operator's name.
+        branches: its branches.
+        outputs: of its outputs, or of the whole model's where the model was trained as a whole.
+        kernels: of its equivalent kernel.
+        moved: how far training moved the kernel from its start: an equality of things that stand still is none.
+    """
+
+    operator: str
+    branches: str
+    outputs: float
+    kernels: float
+    moved: float
+
+    @property
+    def worst(self) -> float:
+        return max(self.outputs, self.kernels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What `verify` found; `worst` is the largest relative difference of all."""
+
+    rule: str
+    route: str
+    exact: bool
+    steps: int
+    differences: tuple[Difference, ...]
+
+    @property
+    def worst(self) -> float:
+        return max(difference.worst for difference in self.differences)
+
+    def __str__(self) -> str:
+        width = max(len(difference.operator) for difference in self.differences)
+        lines = [
+            f"{each.operator:{width}}  outputs {each.outputs:.1e}  kernels {each.kernels:.1e}  {each.branches}"
+            for each in self.differences
+        ]
+        claim = "exact" if self.exact else "inexact"
+        return "\n".join([f"{self.rule}, {self.route} route, {claim}, {self.steps} steps: {self.worst:.1e}", *lines])
+
+
+def verify(
+    net: nn.Module,
+    plan: Plan,
+    optimizer: OptimizerFactory,
+    steps: int = 50,
+    *,
+    reference: OptimizerFactory | None = None,
+    inputs: Tensor | Sequence[Tensor] | None = None,
+    route: Route = "auto",
+    allow_inexact: bool = False,
+    max_norm: float | None = None,
+    seed: int = 0,
+) -> Report:
+    """Trains the imagined blocks for real beside the re-parameterized operators; the net itself is left alone.
+
+    Args:
+        net: the plain model.
+        plan: its plan, with scales.
+        optimizer: makes the optimizer from parameters, `lambda params: torch.optim.SGD(params, lr=0.1)`. One of
+            repopt.optim takes this plan, and wants the stock optimizer as `reference`.
+        steps: training steps.
+        reference: makes the real block's optimizer; `optimizer` unless given.
+        inputs: a batch, or several taken in turn, to train the model as a whole; without them each operator is trained
+            alone on random data.
+        route: as for `attach`.
+        allow_inexact: as for `attach`.
+        max_norm: clip the gradients to this norm before each step, on either side by its own clip_grad_norm_.
+        seed: of the initial kernels and of the random data.
+
+    Returns:
+        A report; `report.worst` is the figure to look at.
+
+    Raises:
+        RuntimeError: the reference's outputs are not finite, so there is nothing to compare.
+    """
+    check_plan(plan)
+    if not callable(optimizer) or isinstance(optimizer, Optimizer):
+        raise TypeError(
+            "optimizer must make an optimizer from parameters: lambda params: torch.optim.SGD(params, lr=0.1)"
+        )
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, not {steps}")
+    setting = _Setting(
+        plan=plan,
+        optimizer=optimizer,
+        reference=reference,
+        steps=steps,
+        route=route,
+        allow_inexact=allow_inexact,
+        max_norm=max_norm,
+        seed=seed,
+    )
+    if inputs is not None:
+        return _train_both(net, plan, _given(inputs), F.mse_loss, setting)
+    reports = {}
+    for name, module in plan.on(net).modules().items():
+        random = _random_inputs(plan.blocks[name].operator, seed)
+        reports[name] = _train_both(module, _alone(plan, name, module), random, _position_loss, setting)
+    named = [replace(report.differences[0], operator=name) for name, report in reports.items()]
+    return replace(next(iter(reports.values())), differences=tuple(named))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Setting:
+    plan: Plan
+    optimizer: OptimizerFactory
+    reference: OptimizerFactory | None
+    steps: int
+    route: Route
+    allow_inexact: bool
+    max_norm: float | None
+    seed: int
+
+
+def _train_both(
+    net: nn.Module,
+    plan: Plan,
+    inputs: Iterator[Tensor],
+    loss: Callable[[Tensor, Tensor], Tensor],
+    setting: _Setting,
+) -> Report:
+    device = next(net.parameters()).device
+    draw = torch.Generator().manual_seed(setting.seed)
+    plain = copy.deepcopy(net).double()
+    plan = plan.on(plain)
+    for module in plan.modules().values():
+        module.weight.requires_grad_(True)
+    kernels = plan.init_(generator=draw)
+    twin = csla_model(plain, plan, kernels)
+    with stand_in(setting.plan, plan):
+        ours = setting.optimizer(plain.parameters())
+    if isinstance(ours, RepOptimizer) and setting.reference is None:
+        raise ValueError(
+            f"repopt.optim.{type(ours).__name__} cannot train the real block: give the stock optimizer as reference"
+        )
+    theirs = (setting.reference or setting.optimizer)(twin.parameters())
+    route, exact = "closed", True
+    if not isinstance(ours, RepOptimizer):
+        handle = attach(ours, plan, setting.route, setting.allow_inexact, kernels)
+        route, exact = handle.route, handle.exact
+
+    start = {name: module.weight.detach().clone() for name, module in plan.modules().items()}
+    outputs = 0.0
+    kernel_differences = dict.fromkeys(plan.operators, 0.0)
+    for step, batch in zip(range(setting.steps), inputs, strict=False):
+        x = batch.to(device, torch.float64 if batch.is_floating_point() else batch.dtype)
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            y, expected = (_seeded(model, x, step) for model in (plain, twin))
+        if not expected.isfinite().all():
+            raise RuntimeError(f"the real block's training is no longer finite at step {step}: use a smaller lr")
+        target = torch.randn(expected.shape, generator=draw, dtype=torch.float64).to(device)
+        outputs = max(outputs, _relative(y, expected))
+        for model_output, optimizer in ((y, ours), (expected, theirs)):
+            optimizer.zero_grad()
+            loss(model_output, target).backward()  # type: ignore[no-untyped-call]
+        if setting.max_norm is not None:
+            clip_grad_norm_(plan, setting.max_norm)
+            nn.utils.clip_grad_norm_(twin.parameters(), setting.max_norm)
+        ours.step()
+        theirs.step()
+        modules = plan.modules()
+        for name, block in csla_blocks(twin).items():
+            apart = _relative(modules[name].weight, block.weight)
+            kernel_differences[name] = max(kernel_differences[name], apart)
+    differences = tuple(
+        Difference(
+            operator=name,
+            branches=str(plan.blocks[name]),
+            outputs=outputs,
+            kernels=kernel_differences[name],
+            moved=_relative(module.weight, start[name]),
+        )
+        for name, module in plan.modules().items()
+    )
+    return Report(rule=type(ours).__name__, route=route, exact=exact, steps=setting.steps, differences=differences)
+
+
+def _alone(plan: Plan, name: str, module: nn.Module) -> Plan:
+    """The plan of one operator as a model of its own."""
+    scales = None if plan.scales is None else Scales({"": plan.scales.get(name, {})})
+    return Plan(model=module, blocks={"": plan.blocks[name]}, scales=scales)
+
+
+def _given(inputs: Tensor | Sequence[Tensor]) -> Iterator[Tensor]:
+    batches = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    if not batches:
+        raise ValueError("inputs holds no batch: give a tensor or several, or leave it out for random data")
+    return cycle(batches)
+
+
+def _random_inputs(operator: Operator, seed: int) -> Iterator[Tensor]:
+    draw = torch.Generator().manual_seed(seed + 1)
+    sizes = [
+        max(dilation * (taps - 1) + 1, before + after + 1) + 3
+        for taps, dilation, (before, after) in zip(
+            operator.kernel_size, operator.dilation, operator.padding, strict=True
+        )
+    ]
+    fan_in = math.prod(operator.kernel_shape[1:])
+    while True:
+        # Divided so that the outputs are of order one, and the same lr suits operators of every size.
+        yield torch.randn(4, operator.in_channels, *sizes, generator=draw, dtype=torch.float64) / math.sqrt(fan_in)
+
+
+def _position_loss(y: Tensor, target: Tensor) -> Tensor:
+    """Half the squared error, summed over channels and averaged over the rest."""
+    return (y - target).square().sum() * (y.shape[1] / y.numel() / 2)
+
+
+def _seeded(model: nn.Module, x: Tensor, step: int) -> Tensor:
+    torch.manual_seed(step)  # so that dropout draws alike in both
+    y = model(x)
+    if not isinstance(y, Tensor):
+        raise TypeError(f"verify compares models whose output is one tensor, not {type(y).__name__}")
+    return y
+
+
+def _relative(value: Tensor, expected: Tensor) -> float:
+    """The largest difference over the largest entry; infinite where anything is not finite."""
+    value, expected = value.detach(), expected.detach()
+    difference, size = float((value - expected).abs().max()), float(expected.abs().max())
+    if not math.isfinite(difference) or not math.isfinite(size):
+        return math.inf
+    return difference / size if size else (math.inf if difference else 0.0)

@@ -1,0 +1,90 @@
+"""Another process at work in the same workshop, which can be killed."""
+
+import multiprocessing
+import time
+
+import torch
+
+from made_up import QUICK, squares
+from paper.tables import measure_rows, work_left
+from paper.workshop import Workshop
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["repopt.cli", "repopt.report"])  # as for the programs of other tests
+
+
+class Elsewhere:
+    """A function of this module, at work in a process of its own.
+
+    Args:
+        work: the function; its last argument is an event that it sets once it has begun.
+        args: its other arguments.
+    """
+
+    def __init__(self, work, *args):
+        self._begun = _context.Event()
+        self._process = _context.Process(target=work, args=(*args, self._begun), daemon=True)
+        self._process.start()
+
+    def wait_for_begin(self):
+        assert self._begun.wait(60)
+
+    def wait_for(self, condition):
+        end = time.monotonic() + 60
+        while not condition():
+            assert self._process.is_alive() or condition()
+            assert time.monotonic() < end
+            time.sleep(0.002)
+
+    def wait(self):
+        self._process.join(60)
+        assert self._process.exitcode == 0
+
+    def kill(self):
+        """By SIGKILL; the process must have been alive."""
+        assert self._process.is_alive()
+        self._process.kill()
+        self._process.join(60)
+
+
+def hold(folder, name, begun):
+    """Holds a name until the process is killed."""
+    with Workshop(folder=folder).claim(name) as mine:
+        assert mine
+        begun.set()
+        time.sleep(600)
+
+
+def hold_and_leave(folder, name, file, begun):
+    """Holds a name for a moment, and makes a file at the end of it."""
+    with Workshop(folder=folder).claim(name) as mine:
+        assert mine
+        begun.set()
+        time.sleep(0.3)
+        file.touch()
+
+
+def hold_device(folder, how, file, begun):
+    """Holds the device, `alone` or `sharing`, and writes down that it did."""
+    begun.set()
+    with getattr(Workshop(folder=folder), how)(), file.open("a") as order:
+        order.write(f"{how}\n")
+
+
+def train(folder, job, weights, begun):
+    """Runs a job."""
+    torch.set_num_threads(1)
+    begun.set()
+    Workshop(folder=folder, device="cpu").run(job, weights=weights)
+
+
+def stay_at_a_square(folder, path, number, begun):
+    """Measures one row of the table of squares until the process is killed."""
+
+    def stay(_):
+        begun.set()
+        time.sleep(600)
+
+    table = squares(stay)
+    rows = work_left(table, QUICK, path, f"{number},*").rows
+    measure_rows(table, rows, path, Workshop(folder=folder), print)

@@ -1,0 +1,381 @@
+"""The branch route: whatever the rule does, stepping the branches' kernels is training the real block."""
+
+import copy
+
+import pytest
+import pytorch_optimizer
+import torch
+from torch import nn
+
+import repopt
+from repopt import Conv, Identity, Linear
+from repopt.optim.rules import RULES, UNKNOWN, rule_of
+from repopt.verification.cases import BRANCH_SETS, MATRIX_RULES, STOCK_RULES, OptimizerCase, mixed_sign_scales, run_row
+from side_by_side import EXACT, STEPS, adamw, apart, backward, small_net, train, twins
+
+
+@pytest.mark.parametrize("branch_set", BRANCH_SETS)
+@pytest.mark.parametrize("rule", STOCK_RULES)
+def test_block_and_operator_stay_equal(rule, branch_set):
+    report = run_row(rule, STOCK_RULES[rule], branch_set, STEPS).report
+    assert report.exact
+    assert report.worst <= EXACT
+    assert report.differences[0].moved > 0.01
+
+
+@pytest.mark.parametrize("rule", MATRIX_RULES)
+def test_rules_for_matrices_stay_equal_on_two_linear_branches(rule):
+    report = run_row(rule, MATRIX_RULES[rule], "two linear", STEPS).report
+    assert report.worst <= EXACT
+    assert report.differences[0].moved > 0.01
+
+
+def test_every_rule_of_the_table_that_has_a_route_is_tested():
+    tested = {case.optimizer.func.__name__ for case in (*STOCK_RULES.values(), *MATRIX_RULES.values())}
+    in_this_torch = {rule for rule, known in RULES.items() if known.route and hasattr(torch.optim, rule)}
+    assert in_this_torch - tested == {"SGD"}
+
+
+def test_a_class_of_a_known_name_that_is_not_torchs_is_unknown():
+    class AdamW(torch.optim.AdamW):
+        pass
+
+    assert rule_of(AdamW([torch.zeros(1)])) is UNKNOWN
+
+
+@pytest.mark.parametrize("branch_set", ["RepVGG", "finer groups", "linear"])
+@pytest.mark.parametrize("rule", ["Lamb", "AdaBelief", "LARS"])
+def test_optimizers_of_another_library_need_no_special_code(rule, branch_set):
+    optimizer = getattr(pytorch_optimizer, rule)
+    case = OptimizerCase(optimizer=lambda params: optimizer(params, lr=0.01, weight_decay=0.01))
+    report = run_row(rule, case, branch_set).report
+    assert report.route == "branch"
+    assert report.worst <= EXACT
+    assert report.differences[0].moved > 0.001
+
+
+def attached_adamw(net, plan, **options):
+    optimizer = adamw(net.parameters())
+    return optimizer, repopt.attach(optimizer, plan, **options)
+
+
+def test_sgd_may_take_it_too():
+    net, plan, twin = twins()
+    ours = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
+    assert repopt.attach(ours, plan, route="branch").route == "branch"
+    train(net, ours, 20)
+    train(twin, torch.optim.SGD(twin.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01), 20)
+    assert apart(net, twin) <= EXACT
+
+
+def test_the_optimizer_keeps_its_param_groups_and_holds_no_state_of_the_weight():
+    net, plan, _ = twins()
+    before = list(net.parameters())
+    ours, _ = attached_adamw(net, plan)
+    train(net, ours, 3)
+    assert all(a is b for a, b in zip(ours.param_groups[0]["params"], before, strict=True))
+    assert net[3].weight not in ours.state
+    assert set(ours.state) == set(before) - {net[0].weight, net[3].weight}
+
+
+def test_an_exception_inside_a_step_leaves_nothing_swapped():
+    net, plan, _ = twins()
+    before = list(net.parameters())
+    ours, _ = attached_adamw(net, plan)
+    train(net, ours, 2)
+    ours.param_groups[0]["betas"] = None
+    backward(net)
+    with pytest.raises(TypeError):
+        ours.step()
+    assert all(a is b for a, b in zip(ours.param_groups[0]["params"], before, strict=True))
+    ours.state_dict()
+    ours.param_groups[0]["betas"] = (0.9, 0.999)
+    train(net, ours, 2)
+
+
+def test_an_exception_inside_a_closure_leaves_nothing_swapped():
+    net, plan, twin = twins()
+    ours, _ = attached_adamw(net, plan)
+
+    def broken():
+        raise KeyError("the data ran out")
+
+    with pytest.raises(KeyError, match="the data ran out"):
+        ours.step(broken)
+    train(net, ours, 20)
+    train(twin, adamw(twin.parameters()), 20)
+    assert apart(net, twin) <= EXACT
+
+
+def test_a_step_that_evaluates_its_closure_again_sees_the_moved_kernels():
+    """Two plain gradient steps within one step()."""
+
+    class Twice(torch.optim.Optimizer):
+        def __init__(self, params):
+            super().__init__(params, {"lr": 0.05})
+
+        def step(self, closure):
+            for _ in range(2):
+                with torch.enable_grad():
+                    loss = closure()
+                with torch.no_grad():
+                    for group in self.param_groups:
+                        for param in group["params"]:
+                            param.sub_(param.grad, alpha=group["lr"])
+            return loss
+
+    net, plan, twin = twins()
+    ours, theirs = Twice(net.parameters()), Twice(twin.parameters())
+    repopt.attach(ours, plan)
+    for model, optimizer in ((net, ours), (twin, theirs)):
+        for _ in range(5):
+
+            def closure(model=model, optimizer=optimizer):
+                optimizer.zero_grad()
+                backward(model)
+
+            optimizer.step(closure)
+    assert apart(net, twin) <= EXACT
+
+
+def test_a_step_that_calls_its_parents_step_is_taken_once():
+    class Louder(torch.optim.AdamW):
+        steps = 0
+
+        def step(self, closure=None):
+            self.steps += 1
+            return super().step(closure)
+
+    net, plan, twin = twins()
+    ours = Louder(net.parameters(), lr=0.01)
+    assert repopt.attach(ours, plan).route == "branch"
+    train(net, ours, 10)
+    train(twin, torch.optim.AdamW(twin.parameters(), lr=0.01), 10)
+    assert ours.steps == 10
+    assert apart(net, twin) <= EXACT
+
+
+def test_options_that_a_step_changes_are_the_optimizers():
+    class Counting(torch.optim.SGD):
+        def step(self, closure=None):
+            for group in self.param_groups:
+                group["count"] = group.get("count", 0) + 1
+            return super().step(closure)
+
+    net, plan, _ = twins()
+    ours = Counting(net.parameters(), lr=0.01)
+    repopt.attach(ours, plan)
+    train(net, ours, 3)
+    assert ours.param_groups[0]["count"] == 3
+
+
+def test_rules_that_look_at_the_weights_start_from_the_blocks_own_kernels():
+    net = nn.Conv2d(6, 6, 3, padding=1, bias=False).double()
+    bare = repopt.plan(net, {"^$": [Conv(3), Conv(1), Identity()]})
+    plan = bare.with_scales(mixed_sign_scales(bare))
+    kernels = plan.init_()
+    x = torch.randn(4, 6, 5, 5, dtype=torch.float64)
+    outputs = []
+    for given in (kernels, None):
+        copied = copy.deepcopy(net)
+        optimizer = torch.optim.Adafactor(copied.parameters(), lr=0.1)
+        repopt.attach(optimizer, plan.on(copied), kernels=given)
+        for _ in range(10):
+            optimizer.zero_grad()
+            copied(x).square().mean().backward()
+            optimizer.step()
+        outputs.append(copied(x))
+    twin = repopt.csla_model(net, plan, kernels)
+    theirs = torch.optim.Adafactor(twin.parameters(), lr=0.1)
+    for _ in range(10):
+        theirs.zero_grad()
+        twin(x).square().mean().backward()
+        theirs.step()
+    torch.testing.assert_close(outputs[0], twin(x), rtol=1e-12, atol=1e-12)
+    assert (outputs[1] - twin(x)).abs().max() > 1e-6
+
+
+def test_a_write_to_the_weight_from_outside_is_spread_over_the_branches():
+    net, plan, _ = twins()
+    ours, _ = attached_adamw(net, plan)
+    train(net, ours, 3)
+    with torch.no_grad():
+        net[3].weight.mul_(0.5)
+    written = net[3].weight.detach().clone()
+    for group in ours.param_groups:
+        group["lr"] = 0.0
+    backward(net)
+    ours.step()
+    torch.testing.assert_close(net[3].weight.detach(), written, rtol=1e-12, atol=1e-14)
+
+
+def test_a_weight_that_no_block_has_is_refused_at_attach():
+    net = nn.Conv2d(4, 4, 3, padding=1)
+    plan = repopt.plan(net, {"^$": [Conv(1), Identity()]}, scales="ones")
+    optimizer = torch.optim.AdamW(net.parameters())
+    with pytest.raises(ValueError, match="the weight of '' is not zero at entries that no branch"):
+        repopt.attach(optimizer, plan)
+    plan.init_()
+    repopt.attach(optimizer, plan)
+
+
+def test_kernels_that_do_not_fit_are_refused():
+    net, plan, _ = twins()
+    with pytest.raises(ValueError, match="the kernels lack branch 'conv3x3' of operator '0'"):
+        attached_adamw(net, plan, kernels={})
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch is older than Muon, which came with 2.9")
+def test_muon_and_an_identity_do_not_go_together():
+    net = nn.Sequential(nn.Linear(4, 4, bias=False))
+    plan = repopt.plan(net, {"0": [Linear(), Identity()]}, scales="ones")
+    with pytest.raises(ValueError, match="Muon takes matrices only, and the kernel of branch 'identity' of '0' has 1"):
+        repopt.attach(torch.optim.Muon(net.parameters()), plan)
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [(torch.optim.LBFGS, "keeps a flat list"), (torch.optim.SparseAdam, "takes sparse gradients")],
+)
+def test_rules_without_a_route_are_refused(rule, words):
+    net, plan, _ = twins()
+    with pytest.raises(ValueError, match=f"{rule.__name__} cannot be attached: it {words}"):
+        repopt.attach(rule(net.parameters()), plan)
+
+
+def test_rules_that_move_weights_outside_step_are_refused():
+    net, plan, _ = twins()
+    optimizer = pytorch_optimizer.ScheduleFreeSGD(net.parameters())
+    with pytest.raises(ValueError, match=r"ScheduleFreeSGD moves weights outside step\(\)"):
+        repopt.attach(optimizer, plan)
+
+
+def test_detached_the_optimizer_starts_over_as_a_plain_one():
+    net, plan, _ = twins()
+    for rule in (torch.optim.Adagrad, torch.optim.AdamW):
+        optimizer = rule(net.parameters(), lr=0.01)
+        keys = set(optimizer.state_dict()["param_groups"][0])
+        handle = repopt.attach(optimizer, plan)
+        train(net, optimizer, 2)
+        handle.detach()
+        assert set(optimizer.state_dict()["param_groups"][0]) == keys
+        train(net, optimizer, 2)
+        assert net[3].weight in optimizer.state
+
+
+def test_the_optimizer_holds_a_ninth_more_than_for_the_weight_alone():
+    """RepVGG's branches: 3x3, 1x1 and an identity take 1.11 kernels, and each of AdamW's moments 0.11 more."""
+    net = nn.Conv2d(64, 64, 3, padding=1, bias=False)
+    plan = repopt.plan(net, {"^$": [Conv(3), Conv(1), Identity()]}, scales="ones")
+    optimizer = torch.optim.AdamW(net.parameters())
+    handle = repopt.attach(optimizer, plan)
+    assert handle.nbytes / net.weight.nbytes == pytest.approx(1 + 1 / 9 + 1 / (9 * 64))
+    net(torch.ones(1, 64, 4, 4)).sum().backward()
+    optimizer.step()
+    state = optimizer.state_dict()["param_groups"][0]["repopt_branches"][""]
+    moments = sum(its["state"]["exp_avg"].nbytes for its in state.values())
+    assert moments == handle.nbytes
+
+
+def test_a_half_precision_weight_is_stepped_in_its_own_precision():
+    net = small_net().float().bfloat16()
+    bare = repopt.plan(net, {"0|3": [Conv(3), Conv(1), Identity()]}, scales="ones")
+    bare.init_()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    repopt.attach(optimizer, bare)
+    before = net[3].weight.detach().clone()
+    net(torch.randn(2, 3, 8, 8, dtype=torch.bfloat16)).square().mean().backward()
+    optimizer.step()
+    assert net[3].weight.dtype == torch.bfloat16
+    assert not torch.equal(net[3].weight, before)
+
+
+def test_a_write_through_data_is_spread_too():
+    net, plan, _ = twins()
+    ours, _ = attached_adamw(net, plan)
+    train(net, ours, 2)
+    mask = torch.rand_like(net[3].weight) > 0.5
+    net[3].weight.data.mul_(mask)
+    for group in ours.param_groups:
+        group["lr"] = 0.0
+    backward(net)
+    ours.step()
+    assert net[3].weight[~mask].abs().max() <= 1e-15
+
+
+def test_kernels_given_for_an_operator_that_is_thawed_later_are_used():
+    net = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 1)).double()
+    bare = repopt.plan(net, {"^0$": [Conv(3), Conv(1), Identity()]})
+    plan = bare.with_scales(mixed_sign_scales(bare))
+    kernels = plan.init_()
+    twin = repopt.csla_model(net, plan, kernels)
+    net[0].weight.requires_grad_(False)
+    ours = torch.optim.Adam(net[1].parameters(), lr=0.01, weight_decay=0.3)
+    repopt.attach(ours, plan, kernels=kernels)
+    net[0].weight.requires_grad_(True)
+    ours.add_param_group({"params": list(net[0].parameters())})
+    theirs = torch.optim.Adam(twin.parameters(), lr=0.01, weight_decay=0.3)
+    x = torch.randn(2, 4, 5, 5, dtype=torch.float64)
+    for model, optimizer in ((net, ours), (twin, theirs)):
+        for _ in range(10):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+    torch.testing.assert_close(net(x), twin(x), rtol=1e-12, atol=1e-12)
+
+
+class Wrapping(torch.optim.Optimizer):
+    """Steps the optimizer it was made from."""
+
+    def __init__(self, inner):
+        super().__init__(inner.param_groups, inner.defaults)
+        self.inner = inner
+
+    def step(self, closure=None):
+        return self.inner.step(closure)
+
+
+class Remembering(torch.optim.Optimizer):
+    """Steps the parameters it was made with, not those of its param groups."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+        self.mine = list(self.param_groups[0]["params"])
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for param in self.mine:
+            param.sub_(param.grad, alpha=0.1)
+
+
+class Bare(torch.optim.Optimizer):
+    """Skips torch's constructor, as some wrappers do, and so has no hooks."""
+
+    def __init__(self, params):
+        self.param_groups = [{"params": list(params)}]
+        self.state, self.defaults = {}, {}
+
+    def step(self, closure=None):
+        pass
+
+
+def test_an_optimizer_that_does_not_step_its_param_groups_is_refused():
+    net, plan, _ = twins()
+    with pytest.raises(ValueError, match="Wrapping wraps another optimizer, its attribute 'inner': attach to that one"):
+        repopt.attach(Wrapping(adamw(net.parameters())), plan)
+    with pytest.raises(ValueError, match="Bare does not run torch's step hooks"):
+        repopt.attach(Bare(net.parameters()), plan)
+    optimizer = Remembering(net.parameters())
+    repopt.attach(optimizer, plan)
+    backward(net)
+    with pytest.raises(RuntimeError, match="Remembering moved the weight of '0' itself"):
+        optimizer.step()
+
+
+def test_a_model_moved_to_another_precision_is_refused():
+    net, plan, _ = twins()
+    ours, _ = attached_adamw(net, plan)
+    net.float()
+    net(torch.randn(4, 3, 8, 8)).square().mean().backward()
+    with pytest.raises(RuntimeError, match="the weight of '0' was moved or converted since attach"):
+        ours.step()

@@ -1,0 +1,246 @@
+"""A state goes with its scales: saved, it continues to the last bit; with other scales it is refused."""
+
+import copy
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+import repopt
+from repopt import Conv, Identity
+from repopt.verification.cases import mixed_sign_scales
+from side_by_side import WAYS, attached, planned, small_net, train, twins
+
+TESTS = Path(__file__).parents[1]
+
+
+def run(*args):
+    done = subprocess.run(
+        [sys.executable, TESTS / "attachment" / "resume.py", *map(str, args)],
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("way", [pytest.param(way, marks=[pytest.mark.slow] * (way == "closed")) for way in WAYS])
+def test_resumed_in_a_new_process_the_weights_are_the_same_to_the_last_bit(way, tmp_path):
+    run(way, "whole", tmp_path / "whole.pt")
+    run(way, "first", tmp_path / "checkpoint.pt")
+    run(way, "second", tmp_path / "checkpoint.pt", tmp_path / "resumed.pt")
+    whole, resumed = (torch.load(tmp_path / name, weights_only=True) for name in ("whole.pt", "resumed.pt"))
+    assert all(torch.equal(resumed[name], value) for name, value in whole.items())
+
+
+@pytest.fixture(params=WAYS)
+def way(request):
+    return WAYS[request.param]
+
+
+def trained(way, steps=3):
+    net, plan, _ = twins()
+    optimizer = way.start(net.parameters(), plan)
+    train(net, optimizer, steps)
+    return net, plan, optimizer
+
+
+def other_scales(net):
+    bare = repopt.plan(net, {"0|3": [Conv(3), Conv(1), Identity()]})
+    return bare.with_scales(mixed_sign_scales(bare, seed=7))
+
+
+def test_a_state_of_other_scales_is_refused_and_nothing_is_changed(way):
+    net, _, optimizer = trained(way)
+    state = copy.deepcopy(optimizer.state_dict())
+    fresh = way.start(net.parameters(), other_scales(net))
+    before = copy.deepcopy(fresh.state_dict())
+    with pytest.raises(ValueError, match="made with other scales, branches or another route"):
+        fresh.load_state_dict(state)
+    assert str(before) == str(fresh.state_dict())
+
+
+def test_a_state_of_other_branches_or_of_fewer_operators_is_refused(way):
+    net, plan, optimizer = trained(way)
+    scales = {"3": {"conv3x3": plan.scales["3"]["conv3x3"], "conv1x1": plan.scales["3"]["conv1x1"]}}
+    fewer = repopt.plan(net, {"3": [Conv(3), Conv(1), Identity()]}, scales)
+    with pytest.raises(ValueError, match="made with other scales"):
+        way.start(net.parameters(), fewer).load_state_dict(optimizer.state_dict())
+
+
+def test_the_state_of_plain_training_is_refused(way):
+    net, plan, _ = twins()
+    plain = way.theirs(net.parameters())
+    train(net, plain, 2)
+    with pytest.raises(ValueError, match="carries no fingerprint of scales"):
+        way.start(net.parameters(), plan).load_state_dict(plain.state_dict())
+
+
+def test_the_state_of_another_route_is_refused():
+    net, plan, _ = twins()
+    states = []
+    for route in ("grad", "branch"):
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        handle = repopt.attach(optimizer, plan, route=route)
+        train(net, optimizer, 1)
+        states.append(optimizer.state_dict())
+        handle.detach()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    repopt.attach(optimizer, plan, route="grad")
+    optimizer.load_state_dict(states[0])
+    with pytest.raises(ValueError, match="another route"):
+        optimizer.load_state_dict(states[1])
+
+
+@pytest.mark.parametrize("name", ["grad", "branch"])
+def test_a_state_loaded_before_attach_is_checked_at_attach(name):
+    net, plan, optimizer = trained(WAYS[name])
+    state = optimizer.state_dict()
+    wrong, right = WAYS[name].theirs(net.parameters()), WAYS[name].theirs(net.parameters())
+    for fresh in (wrong, right):
+        fresh.load_state_dict(copy.deepcopy(state))
+    with pytest.raises(ValueError, match="made with other scales"):
+        repopt.attach(wrong, other_scales(net))
+    copied = copy.deepcopy(net)
+    late = WAYS[name].theirs(copied.parameters())
+    late.load_state_dict(copy.deepcopy(state))
+    repopt.attach(late, plan.on(copied))
+    train(net, optimizer, 5, first=3)
+    train(copied, late, 5, first=3)
+    assert torch.equal(copied[3].weight, net[3].weight)
+
+
+def in_order(optimizer):
+    """The state as text, in the order of the parameters."""
+    state = optimizer.state_dict()
+    return str({**state, "state": dict(sorted(state["state"].items()))})
+
+
+def test_an_attach_that_fails_leaves_a_loaded_optimizer_as_it_was():
+    net, plan, optimizer = trained(WAYS["branch"])
+    copied = copy.deepcopy(net)
+    late = WAYS["branch"].theirs(copied.parameters())
+    late.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    before = in_order(late)
+    kernels = plan.on(copied).init_()
+    copied.load_state_dict(net.state_dict())
+    for wrong, match in (
+        ({**kernels, "3": {}}, "the kernels lack branch"),
+        ({**kernels, "nowhere": {}}, "the kernels speak of 'nowhere', which the plan does not hold"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            repopt.attach(late, plan.on(copied), kernels=wrong)
+        assert in_order(late) == before
+    repopt.attach(late, plan.on(copied))
+    train(net, optimizer, 5, first=3)
+    train(copied, late, 5, first=3)
+    assert torch.equal(copied[3].weight, net[3].weight)
+
+
+@pytest.mark.parametrize("name", ["grad", "branch"])
+def test_attaching_in_the_middle_of_plain_training_is_refused(name):
+    net, plan, _ = twins()
+    optimizer = WAYS[name].theirs(net.parameters())
+    train(net, optimizer, 2)
+    with pytest.raises(ValueError, match="carries no fingerprint of scales"):
+        repopt.attach(optimizer, plan)
+
+
+def test_the_multiplier_is_never_saved():
+    _, _, optimizer = trained(WAYS["grad"])
+    plain = WAYS["grad"].theirs(small_net().parameters())
+    saved, stock = optimizer.state_dict(), plain.state_dict()
+    assert set(saved) == set(stock)
+    assert set(saved["param_groups"][0]) - set(stock["param_groups"][0]) == {"repopt"}
+    assert saved["param_groups"][0]["repopt"].startswith("grad-")
+
+
+def test_the_model_may_be_loaded_before_or_after_the_optimizer(way):
+    net, plan, optimizer = trained(way)
+    weights, state = copy.deepcopy(net.state_dict()), copy.deepcopy(optimizer.state_dict())
+    train(net, optimizer, 5, first=3)
+    for model_first in (True, False):
+        other = small_net()
+        fresh = way.start(other.parameters(), plan.on(other))
+        if model_first:
+            other.load_state_dict(weights)
+        fresh.load_state_dict(copy.deepcopy(state))
+        if not model_first:
+            other.load_state_dict(weights)
+        train(other, fresh, 5, first=3)
+        assert torch.equal(other[3].weight, net[3].weight)
+
+
+def test_a_group_added_later_carries_the_fingerprint(way):
+    _, _, optimizer = trained(way)
+    extra = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
+    optimizer.add_param_group({"params": [extra]})
+    marks = {group["repopt"] for group in optimizer.state_dict()["param_groups"]}
+    assert len(marks) == 1
+
+
+def test_scales_given_in_another_order_or_as_numbers_have_the_same_fingerprint():
+    net = small_net()
+    branches = {"0|3": [Conv(3), Conv(1), Identity()]}
+    one = repopt.plan(net, branches, scales="ones")
+    numbers = {name: {"conv1x1": 1.0, "conv3x3": 1.0} for name in ("3", "0")}
+    other = repopt.plan(net, branches, numbers)
+    optimizer = attached(WAYS["grad"].theirs)(net.parameters(), one)
+    train(net, optimizer, 1)
+    attached(WAYS["grad"].theirs)(net.parameters(), other).load_state_dict(optimizer.state_dict())
+    assert planned(net).operators == one.operators
+
+
+def thawed(way):
+    """An operator whose param group was added after the start."""
+    torch.manual_seed(0)
+    net = small_net()
+    plan = planned(net)
+    plan.init_()
+    net[3].weight.requires_grad_(False)
+    optimizer = way.start([param for param in net.parameters() if param.requires_grad], plan)
+    net[3].weight.requires_grad_(True)
+    optimizer.add_param_group({"params": [net[3].weight]})
+    return net, optimizer
+
+
+@pytest.mark.parametrize("steps", [0, 5])
+def test_an_operator_whose_group_was_added_later_is_resumed_too(way, steps):
+    net, optimizer = thawed(way)
+    train(net, optimizer, steps)
+    weights, state = copy.deepcopy(net.state_dict()), copy.deepcopy(optimizer.state_dict())
+    train(net, optimizer, 5, first=steps)
+    other, fresh = thawed(way)
+    other.load_state_dict(weights)
+    fresh.load_state_dict(state)
+    train(other, fresh, 5, first=steps)
+    assert torch.equal(other[3].weight, net[3].weight)
+
+
+def test_the_state_of_another_closed_form_is_refused():
+    net, plan, optimizer = trained(WAYS["closed"])
+    for other in (repopt.optim.Lion, repopt.optim.Adam):
+        with pytest.raises(ValueError, match="made with other scales, branches or another route"):
+            other(net.parameters(), plan).load_state_dict(optimizer.state_dict())
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # one process is what is meant
+@pytest.mark.parametrize("name", ["grad", "closed"])
+def test_a_distributed_checkpoint_of_other_scales_is_refused(name, tmp_path):
+    way = WAYS[name]
+    net, _, optimizer = trained(way)
+    weights, state = get_state_dict(net, optimizer)
+    dcp.save({"weights": weights, "state": state}, checkpoint_id=tmp_path, no_dist=True)
+    fresh = way.start(net.parameters(), other_scales(net))
+    weights, state = get_state_dict(net, fresh)
+    saved = {"weights": weights, "state": state}
+    dcp.load(saved, checkpoint_id=tmp_path, no_dist=True)
+    with pytest.raises(ValueError, match="made with other scales"):
+        set_state_dict(net, fresh, model_state_dict=saved["weights"], optim_state_dict=saved["state"])

@@ -1,0 +1,170 @@
+"""Rows are measured once, each written as soon as it is there, and left to the process that is at them."""
+
+import csv
+
+import pytest
+import torch
+
+from elsewhere import Elsewhere, stay_at_a_square
+from made_up import QUICK, small_job, squares
+from paper.tables import Row, Table, measure_rows, read_rows, training_row, work_left
+from paper.workshop import Workshop
+from repopt.train.loop import DivergedError
+
+
+@pytest.fixture
+def workshop(tmp_path):
+    return Workshop(folder=tmp_path / "runs")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "results" / "squares.csv"
+
+
+def names(rows):
+    return [row.name for row in rows]
+
+
+def measure(workshop, path, only="*", hear=lambda number: None, tell=lambda sentence: None):
+    """Measures what is missing; the names of the rows that others are at."""
+    table = squares(hear)
+    return names(measure_rows(table, work_left(table, QUICK, path, only).rows, path, workshop, tell))
+
+
+def test_each_line_has_the_rows_key_its_figures_and_the_commit(workshop, path):
+    assert measure(workshop, path) == []
+    lines = read_rows(path)
+    assert [tuple(line) for line in lines] == [("number", "word", "seed", "square", "commit")] * 3
+    assert [(line["number"], line["word"], line["square"]) for line in lines] == [
+        ("1", "one", "1"),
+        ("2", "two", "4"),
+        ("3", "three", "9"),
+    ]
+
+
+def test_a_row_is_named_by_what_its_key_holds():
+    row = Row(key={"a": "x", "b": None, "c": "", "seed": 0}, measure=lambda workshop: [], minutes=1)
+    assert row.name == "x, 0"
+
+
+def test_only_keeps_the_rows_whose_names_match(path):
+    assert names(work_left(squares(), QUICK, path, "*t*").rows) == ["2, two, 0", "3, three, 0"]
+    assert names(work_left(squares(), QUICK, path, "1, one, 0").rows) == ["1, one, 0"]
+    assert len(work_left(squares(), QUICK, path).rows) == 3
+
+
+def test_a_pattern_that_matches_nothing_is_answered_with_a_name(path):
+    with pytest.raises(ValueError, match=r"^squares has no row named 'four\*'; one is '1, one, 0'$"):
+        work_left(squares(), QUICK, path, "four*")
+
+
+def test_what_is_left_is_counted(workshop, path):
+    measure(workshop, path, "2*")
+    work = work_left(squares(), QUICK, path)
+    assert (names(work.rows), work.standing, work.minutes) == (["1, one, 0", "3, three, 0"], 1, 5.0)
+
+
+def test_rows_that_stand_are_not_measured_again(workshop, path):
+    heard = []
+    measure(workshop, path, "3*", heard.append)
+    measure(workshop, path, hear=heard.append)
+    measure(workshop, path, hear=heard.append)
+    assert heard == [3, 1, 2]
+    assert [line["number"] for line in read_rows(path)] == ["3", "1", "2"]
+
+
+def test_a_row_written_by_hand_stands(workshop, path):
+    path.parent.mkdir()
+    path.write_text("number,word,seed,square,commit\n2,two,0,400,by hand\n")
+    heard = []
+    measure(workshop, path, hear=heard.append)
+    assert heard == [1, 3]
+    assert [(line["square"], line["commit"] == "by hand") for line in read_rows(path)] == [
+        ("400", True),
+        ("1", False),
+        ("9", False),
+    ]
+
+
+@pytest.mark.parametrize("other", ["2,two,1", "2,zwei,0", "4,two,0"])
+def test_a_row_with_another_key_does_not_stand(path, other):
+    path.parent.mkdir()
+    path.write_text(f"number,word,seed,square,commit\n{other},4,\n")
+    assert len(work_left(squares(), QUICK, path).rows) == 3
+
+
+def test_a_row_that_another_process_has_finished_meanwhile_is_not_measured_again(workshop, path):
+    heard = []
+    late = work_left(squares(), QUICK, path).rows
+    measure(workshop, path, "1*", heard.append)
+    assert measure_rows(squares(), late, path, workshop, lambda sentence: None) == []
+    assert [line["number"] for line in read_rows(path)] == ["1", "2", "3"]
+    assert heard == [1]
+
+
+def test_a_row_that_another_process_is_at_is_left_to_it_until_it_dies(workshop, path):
+    other = Elsewhere(stay_at_a_square, workshop.folder, path, 2)
+    other.wait_for_begin()
+    assert measure(workshop, path) == ["2, two, 0"]
+    assert [line["number"] for line in read_rows(path)] == ["1", "3"]
+    other.kill()
+    assert measure(workshop, path) == []
+    assert [line["number"] for line in read_rows(path)] == ["1", "3", "2"]
+
+
+def test_a_row_that_fails_leaves_those_before_it(workshop, path):
+    def fail_at_two(number):
+        if number == 2:
+            raise RuntimeError("no second number")
+
+    with pytest.raises(RuntimeError, match="no second number"):
+        measure(workshop, path, hear=fail_at_two)
+    assert [line["number"] for line in read_rows(path)] == ["1"]
+    assert measure(workshop, path) == []
+    assert [line["number"] for line in read_rows(path)] == ["1", "2", "3"]
+
+
+def test_what_is_measured_is_told(workshop, path):
+    said = []
+    measure(workshop, path, "2*")
+    measure(workshop, path, tell=said.append)
+    assert said == ["1/2  1, one, 0", "2/2  3, three, 0"]
+
+
+def test_there_are_no_rows_without_a_file(path):
+    assert read_rows(path) == []
+    path.parent.mkdir()
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([("number", "word"), ("1", "one, and a comma")])
+    assert read_rows(path) == [{"number": "1", "word": "one, and a comma"}]
+
+
+def test_a_training_that_diverges_is_an_outcome_and_is_not_tried_again(tmp_path):
+    job, path, said = small_job(lr=1e30, epochs=2), tmp_path / "made_up.csv", []
+    row = training_row({"seed": 0}, lambda workshop: job, minutes=1)
+    table = Table(name="made_up", title="Made up", keys=("seed",), rows=lambda scope: [row], part=lambda rows: [])
+    workshop = Workshop(folder=tmp_path / "runs", device="cpu")
+    assert measure_rows(table, work_left(table, QUICK, path).rows, path, workshop, said.append) == []
+    (line,) = read_rows(path)
+    assert line["outcome"].startswith("the ")
+    assert "not finite" in line["outcome"]
+    assert (line["val_accuracy"], line["seed"], line["torch"]) == ("", "0", torch.__version__)
+    assert work_left(table, QUICK, path).rows == ()
+
+
+def test_a_search_that_rows_share_is_counted_once(path):
+    rows = [Row(key={"seed": seed}, measure=lambda workshop: [], minutes=1, searches={"b1": 3.0}) for seed in (0, 1)]
+    table = Table(name="shared", title="Shared", keys=("seed",), rows=lambda scope: rows, part=lambda rows: [])
+    assert work_left(table, QUICK, path).minutes == 5.0
+
+
+def test_where_there_is_no_column_for_it_a_diverged_row_is_left_out_and_the_next_is_measured(workshop, path):
+    def diverge(number):
+        if number == 2:
+            raise DivergedError("the loss was not finite at step 3")
+
+    said = []
+    assert measure(workshop, path, hear=diverge, tell=said.append) == []
+    assert [line["number"] for line in read_rows(path)] == ["1", "3"]
+    assert "    left out: the loss was not finite at step 3" in said

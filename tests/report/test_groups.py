@@ -1,0 +1,65 @@
+import pytest
+
+from repopt.report import read_run
+from repopt.report.groups import differing_fields, group_runs, mean_and_deviation, mean_curve
+from report.folders import three_methods, write_run
+
+
+def labels(folders):
+    return [group.label for group in group_runs(read_run(folder) for folder in folders)]
+
+
+def test_runs_that_differ_in_the_seed_alone_stand_together(tmp_path):
+    groups = group_runs(read_run(folder) for folder in reversed(three_methods(tmp_path)))
+    assert [group.label for group in groups] == ["Hyper-Search", "SGD", "RepVGG", "RepOpt"]
+    assert [[run.seed for run in group.runs] for group in groups] == [[0], [0, 1, 2], [0, 1, 2], [0, 1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ({}, {"kernel": "paper"}, ["RepOpt, authors init", "RepOpt, paper init"]),
+        ({"model": "a0"}, {"model": "b1"}, ["RepOpt, a0", "RepOpt, b1"]),
+        ({"data": "digits"}, {"data": "fake"}, ["RepOpt, digits", "RepOpt, fake"]),
+        ({"recipe": {"lr": 0.1}}, {"recipe": {"lr": 0.2}}, ["RepOpt (lr 0.1)", "RepOpt (lr 0.2)"]),
+        ({"data_digest": "a"}, {"data_digest": "b"}, ["RepOpt (one)", "RepOpt (other)"]),
+        ({"method": "sgd"}, {"method": "own"}, ["SGD", "own"]),
+        ({"method": "sgd"}, {"kernel": "paper"}, ["SGD, authors init", "RepOpt, paper init"]),
+    ],
+)
+def test_what_is_not_the_same_is_not_averaged_and_stands_in_the_label(tmp_path, one, other, expected):
+    assert labels([write_run(tmp_path / "one", **one), write_run(tmp_path / "other", seed=1, **other)]) == expected
+
+
+def test_what_most_have_in_common_is_not_in_their_labels(tmp_path):
+    odd = write_run(tmp_path / "odd", "sgd", kernel="paper")
+    assert labels([*three_methods(tmp_path), odd]) == [
+        "Hyper-Search",
+        "SGD, authors init",
+        "SGD, paper init",
+        "RepVGG",
+        "RepOpt",
+    ]
+
+
+def test_means_are_over_finished_runs_where_there_are_any(tmp_path):
+    done, going = write_run(tmp_path / "a"), write_run(tmp_path / "b", seed=1, epochs=3, finished=False)
+    (mixed,), (alone,) = group_runs([read_run(done), read_run(going)]), group_runs([read_run(going)])
+    assert [run.seed for run in mixed.counted] == [0]
+    assert [run.seed for run in alone.counted] == [1]
+    assert (mixed.finished, alone.finished) == (True, False)
+
+
+def test_the_deviation_is_the_sample_s_and_one_value_has_none():
+    assert mean_and_deviation([1.0, 2.0, 3.0]) == (2.0, 1.0)
+    assert mean_and_deviation([1.0]) == (1.0, None)
+
+
+def test_a_mean_curve_goes_where_all_curves_go():
+    assert mean_curve([{1: 1.0, 2: 2.0, 3: 9.0}, {2: 4.0, 1: 3.0}]) == {1: 2.0, 2: 3.0}
+    assert mean_curve([]) == {}
+
+
+def test_fields_of_the_recipe_that_differ_are_found_and_the_seed_is_none_of_them(tmp_path):
+    folders = [write_run(tmp_path / "a", recipe={"seed": 0}), write_run(tmp_path / "b", recipe={"seed": 1, "lr": 0.2})]
+    assert differing_fields(group_runs(read_run(folder) for folder in folders)) == ["lr"]

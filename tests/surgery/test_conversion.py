@@ -1,0 +1,152 @@
+import pytest
+import torch
+from torch import nn
+
+import repopt
+from repopt import Conv, Identity
+from repopt.surgery.blocks import CSLABlock
+from repopt.surgery.conversion import csla_blocks, csla_model, search_model
+from repopt.verification.cases import BRANCH_SETS, mixed_sign_scales
+
+
+def planned(net, branches):
+    bare = repopt.plan(net, branches)
+    return bare.with_scales(mixed_sign_scales(bare))
+
+
+def random_input(operator, batch=2):
+    size = max(8, *(2 * taps for taps in operator.kernel_size), 8) if operator.dims else None
+    return torch.randn(batch, operator.in_channels, *[size] * operator.dims, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("own_kernels", [True, False])
+@pytest.mark.parametrize("branch_set", BRANCH_SETS)
+def test_the_real_block_computes_what_the_operator_computes(branch_set, own_kernels):
+    case = BRANCH_SETS[branch_set]
+    net = case.operator().double()
+    plan = planned(net, {"^$": case.branches})
+    kernels = plan.init_()
+    twin = csla_model(net, plan, kernels if own_kernels else None)
+    assert isinstance(twin, CSLABlock)
+    x = random_input(plan.blocks[""].operator)
+    torch.testing.assert_close(twin(x), net(x), rtol=1e-12, atol=1e-12)
+
+
+def test_the_block_writes_its_branches_out():
+    """For RepVGG's three branches: s * conv3x3(x) + t * conv1x1(x) + w * x."""
+    net = nn.Conv2d(4, 4, 3, padding=1, bias=False).double()
+    plan = planned(net, {"^$": [Conv(3), Conv(1), Identity()]})
+    kernels = plan.init_()[""]
+    scales = plan.constants("")
+    x = torch.randn(2, 4, 5, 5, dtype=torch.float64)
+    conv = torch.nn.functional.conv2d
+    expected = (
+        scales["conv3x3"].view(-1, 1, 1) * conv(x, kernels["conv3x3"], padding=1)
+        + scales["conv1x1"].view(-1, 1, 1) * conv(x, kernels["conv1x1"])
+        + kernels["identity"].view(-1, 1, 1) * x
+    )
+    twin = csla_model(net, plan, {"": kernels})
+    torch.testing.assert_close(twin(x), expected)
+    assert {name for name, _ in twin.named_parameters()} == {f"kernels.{branch}" for branch in scales}
+    assert all(not buffer.requires_grad for buffer in twin.buffers())
+
+
+def small_net():
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1, bias=False)
+    ).double()
+
+
+def test_the_twin_is_a_copy_and_the_rest_of_the_model_is_taken_over():
+    net = small_net().eval()
+    plan = planned(net, {"0|3": [Conv(3), Conv(1), Identity()]})
+    twin = csla_model(net, plan)
+    assert set(csla_blocks(twin)) == {"0", "3"}
+    assert isinstance(net[0], nn.Conv2d)
+    assert torch.equal(twin[0].bias, net[0].bias)
+    assert twin[0].bias is not net[0].bias
+    assert not any(module.training for module in twin.modules())
+
+
+def test_merging_gives_the_plain_model_back():
+    net = small_net()
+    net[3].weight.requires_grad_(False)
+    plan = planned(net, {"0|3": [Conv(3), Conv(1), Identity()]})
+    merged = repopt.merge(csla_model(net, plan))
+    x = torch.randn(2, 3, 6, 6, dtype=torch.float64)
+    torch.testing.assert_close(merged(x), net(x), rtol=1e-12, atol=1e-12)
+    assert list(merged.state_dict()) == list(net.state_dict())
+    assert [param.requires_grad for param in merged.parameters()] == [p.requires_grad for p in net.parameters()]
+    assert isinstance(merged[0], nn.Conv2d)
+    assert repr(merged) == repr(net)
+
+
+def test_a_single_operator_is_replaced_and_merged_as_a_model():
+    net = nn.Conv2d(4, 4, 3, padding=1)
+    plan = planned(net, {"^$": [Conv(3), Conv(1), Identity()]})
+    merged = repopt.merge(csla_model(net, plan))
+    torch.testing.assert_close(merged.weight, net.weight)
+
+
+def test_an_operator_reached_under_two_names_is_replaced_under_both():
+    net = small_net()
+    net.add_module("alias", net[0])
+    plan = planned(net, {"^0$": [Conv(3), Conv(1)]})
+    twin = csla_model(net, plan)
+    assert twin.alias is twin[0]
+    assert isinstance(twin.alias, CSLABlock)
+
+
+@pytest.mark.parametrize(
+    ("kernels", "words"),
+    [
+        ({}, "the kernels lack branch 'conv3x3' of operator '0'"),
+        ({"0": {"conv3x3": torch.ones(1)}}, r"branch 'conv3x3' of '0' has shape \(1,\): it must be \(4, 3, 3, 3\)"),
+    ],
+)
+def test_kernels_that_do_not_fit_are_refused(kernels, words):
+    net = small_net()
+    with pytest.raises(ValueError, match=words):
+        csla_model(net, planned(net, {"^0$": [Conv(3)]}), kernels)
+
+
+def test_kernels_drawn_for_an_earlier_weight_are_brought_up_to_date():
+    net = small_net()
+    plan = planned(net, {"^0$": [Conv(3), Conv(1)]})
+    kernels = plan.init_()
+    with torch.no_grad():
+        net[0].weight.mul_(3)
+    x = torch.randn(2, 3, 6, 6, dtype=torch.float64)
+    torch.testing.assert_close(csla_model(net, plan, kernels)(x), net(x), rtol=1e-12, atol=1e-12)
+
+
+def test_merging_keeps_the_memory_format():
+    net = small_net().to(memory_format=torch.channels_last)
+    merged = repopt.merge(csla_model(net, planned(net, {"^3$": [Conv(3), Conv(1)]})))
+    assert merged[3].weight.is_contiguous(memory_format=torch.channels_last)
+    volume = nn.Conv3d(2, 2, 3).to(memory_format=torch.channels_last_3d)
+    merged = repopt.merge(csla_model(volume, planned(volume, {"^$": [Conv(3)]})))
+    assert merged.weight.is_contiguous(memory_format=torch.channels_last_3d)
+
+
+class Standardized(nn.Conv2d):
+    def forward(self, x):
+        return self._conv_forward(x, self.weight / self.weight.std(), self.bias)
+
+
+@pytest.mark.parametrize("surgery", [csla_model, search_model])
+def test_an_operator_that_a_block_cannot_stand_for_is_refused(surgery):
+    tied = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    tied[1].weight = tied[0].weight
+    with pytest.raises(ValueError, match="'0' shares its weight with '1', and a block would untie them"):
+        surgery(tied, planned(tied, {"^0$": [repopt.Linear()]}))
+    compiled = nn.Sequential(torch.compile(nn.Linear(4, 4)))
+    with pytest.raises(ValueError, match=r"'0' is compiled by itself, .* compile after surgery"):
+        surgery(compiled, planned(compiled, {"^0$": [repopt.Linear()]}))
+    patched = nn.Sequential(nn.Linear(4, 4))
+    patched[0].forward = lambda x: x
+    with pytest.raises(ValueError, match="'0' is a Linear with a forward of its own"):
+        surgery(patched, planned(patched, {"^0$": [repopt.Linear()]}))
+    own = nn.Sequential(Standardized(4, 4, 3))
+    with pytest.raises(ValueError, match="'0' is a Standardized with a forward of its own"):
+        surgery(own, planned(own, {"^0$": [Conv(3)]}))
