@@ -19,7 +19,7 @@ from repopt.models.ghost import GhostModule
 from repopt.models.repvgg import RepVGGBlock
 from repopt.models.staged import StagedNet
 from repopt.models.vgg import PlainBlock
-from repopt.plans.names import listed
+from repopt.plans.patterns import listed
 from repopt.train.runs import load_run, read_json
 
 POSITIONS = ("overall", "central", "surrounding")

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from repopt import Conv, Identity, Linear
-from repopt.algebra.branches import imagine
+from repopt.algebra.csla import imagine
 from repopt.algebra.operators import operator_of
 from repopt.verification.cases import BRANCH_SETS
 

@@ -6,8 +6,7 @@ from torch import nn
 
 import repopt
 from repopt import Conv, Identity, Linear
-from repopt.algebra.branches import imagine
-from repopt.algebra.csla import equivalent_kernel, initial_kernels, least_norm_split
+from repopt.algebra.csla import equivalent_kernel, imagine, initial_kernels, least_norm_split
 from repopt.algebra.operators import operator_of
 from repopt.verification.cases import BRANCH_SETS, mixed_sign_scales
 

@@ -4,7 +4,7 @@ from torch import nn
 
 import repopt
 from repopt import Conv, Identity
-from repopt.algebra.multiplier import multiply_
+from repopt.optim.grad_route import multiply_
 from repopt.verification.cases import BRANCH_SETS, mixed_sign_scales
 
 

@@ -9,8 +9,9 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import repopt
 from repopt import Conv, Identity
-from repopt.algebra.multiplier import grad_mult, multiply_
+from repopt.algebra.multiplier import grad_mult
 from repopt.algebra.sharding import local_rows, shard_group
+from repopt.optim.grad_route import multiply_
 from repopt.verification.cases import BRANCH_SETS, mixed_sign_scales
 
 

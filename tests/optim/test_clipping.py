@@ -3,15 +3,7 @@ import torch
 from torch import nn
 
 import repopt
-from repopt.verification.cases import BRANCH_SETS, CLIPPED_RULES, run_row
-from side_by_side import EXACT, STEPS, WAYS, apart, backward, twins
-
-
-@pytest.mark.parametrize("branch_set", BRANCH_SETS)
-@pytest.mark.parametrize("rule", CLIPPED_RULES)
-def test_clipped_at_every_step_block_and_operator_stay_equal(rule, branch_set):
-    report = run_row(rule, CLIPPED_RULES[rule], branch_set, STEPS).report
-    assert report.worst <= EXACT
+from side_by_side import EXACT, WAYS, apart, backward, twins
 
 
 @pytest.mark.parametrize("max_norm", [1e-3, 1e3])

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import repopt
-from repopt.algebra.multiplier import grad_mult, multiply_
+from repopt.algebra.multiplier import grad_mult
+from repopt.optim.grad_route import multiply_
 from repopt.verification.cases import BRANCH_SETS, mixed_sign_scales
 
 pytestmark = [

@@ -21,7 +21,7 @@ TESTS = Path(__file__).parents[1]
 
 def run(*args):
     done = subprocess.run(
-        [sys.executable, TESTS / "attachment" / "resume.py", *map(str, args)],
+        [sys.executable, TESTS / "optim" / "resume.py", *map(str, args)],
         env={**os.environ, "PYTHONPATH": str(TESTS)},
         capture_output=True,
         text=True,

@@ -163,7 +163,13 @@ def test_inputs_may_be_numbers_of_tokens():
 def test_a_closed_form_asks_for_a_reference():
     net, plan = net_and_plan()
     with pytest.raises(ValueError, match=r"repopt\.optim\.AdamW cannot train the real block: give the stock optimizer"):
-        repopt.verify(net, plan, lambda params: repopt.optim.AdamW(params, plan))
+        repopt.verify(net, plan, lambda params, plan: repopt.optim.AdamW(params, plan))
+
+
+def test_a_factory_that_closes_over_the_plan_is_told_to_take_it():
+    net, plan = net_and_plan()
+    with pytest.raises(ValueError, match="with a factory that takes the plan"):
+        repopt.verify(net, plan, lambda params: repopt.optim.AdamW(params, plan), reference=torch.optim.AdamW)
 
 
 def test_an_optimizer_in_place_of_a_factory_is_refused():

@@ -4,10 +4,11 @@
 
 Every branch is a convolution with some taps and some groups: a 1x1 convolution has one tap, the identity is the 1x1
 convolution whose groups are the channels, a fully connected layer has no taps to choose. `Placement.view` is embed_b
-read backwards: the entries of an operator-shaped tensor that belong to the branch, as a writable view.
+read backwards: the entries of an operator-shaped tensor that belong to the branch, as a writable view. `Entries` are
+the same for the rows that one rank holds, together with what multiplies them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from types import EllipsisType
 
@@ -126,47 +127,6 @@ class Placement:
         return diagonal.reshape(self.operator.out_channels, -1, *self.kernel_size)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Block:
-    """The CSLA block that an operator imagines.
-
-    Attributes:
-        branches: branch name -> placement, in the order given.
-        left_out: what an identity would have needed, where one was asked for and the shape forbids it.
-    """
-
-    operator: Operator
-    branches: Mapping[str, Placement]
-    left_out: str | None = None
-
-
-def imagine(operator: Operator, branches: Sequence[Branch], name: str = "") -> Block:
-    """Places branches in an operator.
-
-    Args:
-        operator: the operator.
-        branches: the branches the user asked for; an identity is left out where the shape forbids it.
-        name: the operator's name, for errors.
-
-    Raises:
-        ValueError: a branch does not fit, or none is left.
-    """
-    placements: dict[str, Placement] = {}
-    left_out = None
-    for branch in branches:
-        if isinstance(branch, Identity) and operator.shape_change is not None:
-            left_out = operator.shape_change
-            continue
-        placement = _place(branch, operator, name)
-        label = branch_name(placement)
-        repeats = sum(known == label or known.startswith(f"{label}_") for known in placements)
-        placements[f"{label}_{repeats + 1}" if repeats else label] = placement
-    if not placements:
-        reason = "none was given" if left_out is None else f"its identity is left out ({left_out})"
-        raise ValueError(f"operator {name!r} is left without any branch, since {reason}: add one")
-    return Block(operator=operator, branches=placements, left_out=left_out)
-
-
 def branch_name(placement: Placement) -> str:
     """`conv3x3`, `conv3x3d2`, `conv1x1g8`, `linear`, `identity`."""
     if isinstance(placement.branch, Identity):
@@ -180,7 +140,7 @@ def branch_name(placement: Placement) -> str:
     return label if placement.fills_groups else f"{label}g{placement.groups}"
 
 
-def _place(branch: Branch, operator: Operator, name: str) -> Placement:
+def place(branch: Branch, operator: Operator, name: str) -> Placement:
     dims = operator.dims
     ones = (1,) * dims
     if isinstance(branch, Identity):
@@ -243,3 +203,86 @@ def _check_centred(placement: Placement, name: str) -> None:
             f"{placement.branch} spans {spell(extents)} taps and cannot be centred in {inside}: the two must differ by "
             "an even number in every dimension"
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entries:
+    """A branch's entries in an operator-shaped tensor, or in the rows of it that one rank holds.
+
+    Attributes:
+        placement: where the branch sits.
+        values: a scale, or a power of it, shaped to multiply what `read` returns.
+        index: flat positions of the entries, where a shard cuts through the branch's groups and no view holds them.
+    """
+
+    placement: Placement
+    values: Tensor
+    index: Tensor | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return self.values.nbytes + (0 if self.index is None else self.index.nbytes)
+
+    def read(self, tensor: Tensor) -> Tensor:
+        """The entries; a view that can be written to, unless there is an index."""
+        if self.index is not None:
+            return tensor.take(self.index)
+        return tensor[self.placement.taps] if self.placement.fills_groups else self.placement.view(tensor)
+
+    def add_(self, tensor: Tensor, summand: Tensor) -> None:
+        """Adds to the entries."""
+        if self.index is not None:
+            tensor.put_(self.index, summand, accumulate=True)
+        else:
+            self.read(tensor).add_(summand)
+
+
+def entries_of(
+    branches: Mapping[str, Placement], values: Mapping[str, Tensor], like: Tensor, rows: range | None = None
+) -> list[Entries]:
+    """The entries of each branch of a block.
+
+    Args:
+        branches: the branches, by name.
+        values: what multiplies each branch: a scalar, or one number per row of the whole kernel.
+        like: device and dtype of the values.
+        rows: the rows held here; all of them by default.
+    """
+    return [_entries(placement, values[branch].to(like), rows) for branch, placement in branches.items()]
+
+
+def sum_over(branches: Sequence[Entries], like: Tensor, of_branch: Callable[[Entries], Tensor]) -> Tensor:
+    """sum_b embed_b(of_branch(b)), in a new tensor."""
+    covering = next((entries for entries in branches if entries.placement.covers), None)
+    total = torch.zeros_like(like) if covering is None else of_branch(covering)
+    for entries in branches:
+        if entries is not covering:
+            entries.add_(total, of_branch(entries))
+    return total
+
+
+def _entries(placement: Placement, values: Tensor, rows: range | None) -> Entries:
+    if placement.fills_groups:
+        return Entries(placement=placement, values=_over_rows(values, placement, rows))
+    if rows is None:
+        return Entries(placement=placement, values=values if values.ndim == 0 else placement.fold(values))
+    index = _local_index(placement, rows).to(values.device)
+    if values.ndim == 1:
+        row_size = torch.Size(placement.operator.kernel_shape[1:]).numel()
+        values = values[rows.start + index // row_size]
+    return Entries(placement=placement, values=values, index=index)
+
+
+def _over_rows(values: Tensor, placement: Placement, rows: range | None) -> Tensor:
+    if values.ndim == 0:
+        return values
+    held = values if rows is None else values[rows.start : rows.stop]
+    return held.view(-1, *(1,) * (1 + placement.operator.dims))
+
+
+def _local_index(placement: Placement, rows: range) -> Tensor:
+    shape = placement.operator.kernel_shape
+    numbers = torch.arange(torch.Size(shape).numel()).view(shape)
+    row_size = torch.Size(shape[1:]).numel()
+    entries = placement.view(numbers).flatten() - rows.start * row_size
+    return entries[(entries >= 0) & (entries < len(rows) * row_size)]

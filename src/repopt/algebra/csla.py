@@ -1,4 +1,4 @@
-"""The imagined CSLA block: one operator with the kernel of many branches, and the Rule of Initialization.
+"""The CSLA block that an operator imagines: its branches, its equivalent kernel, and the Rule of Initialization.
 
     W'(0)  =  sum_b embed_b(s_b * W_b(0))                                             Rule of Initialization (Eq. 4)
 
@@ -6,13 +6,15 @@ All functions are pure. `constants` are the s_b of one block by branch name, `ke
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from repopt.algebra.branches import Block, Placement
+from repopt.algebra.branches import Branch, Identity, Placement, branch_name, place
+from repopt.algebra.operators import Operator
 
 Kernels = dict[str, Tensor]
 Convention = Literal["authors", "paper"]
@@ -23,6 +25,47 @@ _DRAW: Mapping[str, Callable[[Tensor, torch.Generator | None], Tensor]] = {
     "authors": lambda kernel, generator: nn.init.kaiming_uniform_(kernel, a=math.sqrt(5), generator=generator),
     "paper": lambda kernel, generator: nn.init.kaiming_normal_(kernel, nonlinearity="relu", generator=generator),
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """The CSLA block that an operator imagines.
+
+    Attributes:
+        branches: branch name -> placement, in the order given.
+        left_out: what an identity would have needed, where one was asked for and the shape forbids it.
+    """
+
+    operator: Operator
+    branches: Mapping[str, Placement]
+    left_out: str | None = None
+
+
+def imagine(operator: Operator, branches: Sequence[Branch], name: str = "") -> Block:
+    """Places branches in an operator.
+
+    Args:
+        operator: the operator.
+        branches: the branches the user asked for; an identity is left out where the shape forbids it.
+        name: the operator's name, for errors.
+
+    Raises:
+        ValueError: a branch does not fit, or none is left.
+    """
+    placements: dict[str, Placement] = {}
+    left_out = None
+    for branch in branches:
+        if isinstance(branch, Identity) and operator.shape_change is not None:
+            left_out = operator.shape_change
+            continue
+        placement = place(branch, operator, name)
+        label = branch_name(placement)
+        repeats = sum(known == label or known.startswith(f"{label}_") for known in placements)
+        placements[f"{label}_{repeats + 1}" if repeats else label] = placement
+    if not placements:
+        reason = "none was given" if left_out is None else f"its identity is left out ({left_out})"
+        raise ValueError(f"operator {name!r} is left without any branch, since {reason}: add one")
+    return Block(operator=operator, branches=placements, left_out=left_out)
 
 
 def equivalent_kernel(

@@ -5,17 +5,21 @@ a kernel it does row by row, so a rank needs nothing but its own rows and their 
 """
 
 import math
+import sys
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 from torch import Tensor
 
-if torch.distributed.is_available():
+if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
-    from torch.distributed.tensor import DTensor, Replicate, Shard
+    from torch.distributed.tensor import DTensor
 
 
-def is_sharded(tensor: Tensor) -> bool:
-    return torch.distributed.is_available() and isinstance(tensor, DTensor)
+def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
+    """Whether a tensor is distributed; whoever has such a tensor has imported its module, which is slow to import."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
 
 
 def local_rows(tensor: Tensor) -> tuple[Tensor, range | None]:
@@ -26,7 +30,6 @@ def local_rows(tensor: Tensor) -> tuple[Tensor, range | None]:
     """
     if not is_sharded(tensor):
         return tensor, None
-    assert isinstance(tensor, DTensor)
     with torch.no_grad():
         local = tensor.to_local()
     dim = _shard_dim(tensor)
@@ -41,12 +44,13 @@ def shard_group(tensor: Tensor) -> "ProcessGroup | None":
     """The ranks over which a tensor's rows are sharded; None where every rank holds all of them."""
     if not is_sharded(tensor):
         return None
-    assert isinstance(tensor, DTensor)
     dim = _shard_dim(tensor)
     return None if dim is None else tensor.device_mesh.get_group(dim)
 
 
 def _shard_dim(tensor: "DTensor") -> int | None:
+    from torch.distributed.tensor import Replicate, Shard
+
     dims = [dim for dim, placement in enumerate(tensor.placements) if not isinstance(placement, Replicate)]
     if not dims:
         return None

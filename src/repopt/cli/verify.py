@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from repopt.cli.output import print_json
-from repopt.verification.cases import EXACT_TO, Row, run_matrix
+from repopt.verification.cases import EXACT_TO, CaseResult, run_matrix
 
 
 def verify(steps: int = 50, seed: int = 0, json: bool = False) -> int:
@@ -28,7 +28,7 @@ def verify(steps: int = 50, seed: int = 0, json: bool = False) -> int:
     return 0 if all(row.passed for row in rows) else 1
 
 
-def _verify_table(steps: int, seed: int) -> list[Row]:
+def _verify_table(steps: int, seed: int) -> list[CaseResult]:
     """Runs the matrix and shows it row by row as it grows."""
     console = Console()
     table = Table(
@@ -66,7 +66,7 @@ def _verify_table(steps: int, seed: int) -> list[Row]:
     return rows
 
 
-def _row_record(row: Row) -> dict[str, Any]:
+def _row_record(row: CaseResult) -> dict[str, Any]:
     difference = row.report.differences[0]
     return {
         "rule": row.rule,

@@ -16,7 +16,7 @@ import torch
 from repopt.data.cached import cached
 from repopt.data.decoding import ENDINGS, decode, find_broken, sides
 from repopt.data.images import ImageFiles, Images, Parts, balanced
-from repopt.plans.names import listed
+from repopt.plans.patterns import listed
 
 SIZE = 224
 RESIDENT = 4 << 30

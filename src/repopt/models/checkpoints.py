@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from repopt.plans.names import check_model, clean, clean_modules
+from repopt.plans.patterns import check_model, clean, clean_modules
 
 _INSIDE = ("state_dict", "model")
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from repopt.plans.names import check_model
+from repopt.plans.patterns import check_model
 from repopt.surgery.blocks import LinearAdditionBlock
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)

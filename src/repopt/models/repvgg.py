@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from repopt.algebra.branches import Branch, Conv, Identity, imagine
-from repopt.algebra.csla import equivalent_kernel, over_channels
+from repopt.algebra.branches import Branch, Conv, Identity
+from repopt.algebra.csla import equivalent_kernel, imagine, over_channels
 from repopt.algebra.operators import operator_of
 from repopt.models.folding import norm_affine
 from repopt.models.vgg import VGG, PlainBlock, RepOptVGG, VGGBlock

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from repopt.algebra.entries import Part
+from repopt.algebra.branches import Entries
 from repopt.algebra.sharding import local_rows
 from repopt.device import takes_kernels
 from repopt.optim.closed_form import RepOptimizer, gated, wants_foreach
@@ -65,7 +65,7 @@ class AdamW(RepOptimizer):
             "foreach": foreach,
             "capturable": capturable,
         }
-        self._rows: dict[str, tuple[list[Part], Any]] = {}
+        self._rows: dict[str, tuple[list[Entries], Any]] = {}
         super().__init__(params, plan, options)
 
     def _step_group(self, group: dict[str, Any], names: dict[int, str], gate: float | Tensor) -> None:
@@ -95,7 +95,7 @@ class AdamW(RepOptimizer):
             first=local_rows(state["exp_avg"])[0],
             second=local_rows(state["exp_avg_sq"])[0],
             largest=local_rows(state["max_exp_avg_sq"])[0] if group["amsgrad"] else None,
-            parts=self._parts_of(name, param),
+            branches=self._branches_of(name, param),
             step=_count(state["step"], grad.dtype) if group["capturable"] else state["step"].item(),
         )
 
@@ -116,10 +116,10 @@ class AdamW(RepOptimizer):
 
         local, rows = local_rows(param)
         first, second = (local_rows(state[key])[0] for key in ("exp_avg", "exp_avg_sq"))
-        parts = self._parts_of(name, param)
-        assert parts is not None
-        if self._rows.get(name, (None,))[0] is not parts:
-            self._rows[name] = parts, adamw.RowsOfScales(parts, local, 0 if rows is None else rows.start)
+        branches = self._branches_of(name, param)
+        assert branches is not None
+        if self._rows.get(name, (None,))[0] is not branches:
+            self._rows[name] = branches, adamw.RowsOfScales(branches, local, 0 if rows is None else rows.start)
         scales = self._rows[name][1]
         if not scales.takes or not local.numel() or not adamw.is_dense_in_rows([local, grad, first, second]):
             return False
@@ -198,7 +198,7 @@ class Slot:
     first: Tensor
     second: Tensor
     largest: Tensor | None
-    parts: list[Part] | None
+    branches: list[Entries] | None
     step: float | Tensor
 
 
@@ -232,23 +232,23 @@ def step_(slot: Slot, lr: float | Tensor, betas: tuple[float, float], eps: float
     rate, norm = lr / (1 - betas[0] ** step), (1 - betas[1] ** step) ** -0.5
     if weight_decay:
         slot.param.mul_(1 - lr * weight_decay)
-    if slot.parts is None:
+    if slot.branches is None:
         slot.param.addcdiv_(slot.first * rate, root.mul_(norm).add_(eps), value=-1)
         return
-    for part in slot.parts:
-        numerator, denominator = fraction(part, slot.first, root, rate, norm, eps)
-        if part.placement.covers:
+    for entries in slot.branches:
+        numerator, denominator = fraction(entries, slot.first, root, rate, norm, eps)
+        if entries.placement.covers:
             slot.param.addcdiv_(numerator, denominator, value=-1)
         else:
-            part.add_(slot.param, numerator.div_(denominator).neg_())
+            entries.add_(slot.param, numerator.div_(denominator).neg_())
 
 
 def fraction(
-    part: Part, first: Tensor, root: Tensor, rate: float | Tensor, norm: float | Tensor, eps: float
+    entries: Entries, first: Tensor, root: Tensor, rate: float | Tensor, norm: float | Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
     """A branch's update, rate * s^2 m over |s| root norm + eps; rate and norm are folded into the small factors."""
-    size = part.values
-    return part.read(first) * (size.square() * rate), (part.read(root) * (size * norm)).add_(eps)
+    size = entries.values
+    return entries.read(first) * (size.square() * rate), (entries.read(root) * (size * norm)).add_(eps)
 
 
 def _count(step: Tensor, dtype: torch.dtype) -> Tensor:

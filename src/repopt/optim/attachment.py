@@ -11,10 +11,16 @@ from torch.optim import Optimizer
 
 from repopt.optim.branch_route import BranchRoute
 from repopt.optim.closed_form import RepOptimizer, refuse_copy
-from repopt.optim.fingerprints import fingerprint, refuse_other_state, stamping, unstamp_
+from repopt.optim.contract import (
+    check_held,
+    check_reached,
+    fingerprint,
+    refuse_other_state,
+    stamping,
+    unreached,
+    unstamp_,
+)
 from repopt.optim.grad_route import GradRoute
-from repopt.optim.held import check_held
-from repopt.optim.reach import check_reached, unreached
 from repopt.optim.rules import RULES, rule_of
 from repopt.plans.planning import Plan, check_plan
 
@@ -85,7 +91,7 @@ class Handle:
     def __init__(self, optimizer: Optimizer, route: GradRoute | BranchRoute, *, exact: bool) -> None:
         self.route = route.name
         self.exact = exact
-        self._way = route
+        self._route = route
         self._optimizer = optimizer
         self._refusal = optimizer.register_load_state_dict_pre_hook(refuse_other_state)
         setattr(optimizer, _ATTRIBUTE, self)
@@ -95,12 +101,12 @@ class Handle:
     @property
     def nbytes(self) -> int:
         """What repopt keeps beside the optimizer's own state."""
-        return self._way.nbytes
+        return self._route.nbytes
 
     def detach(self) -> None:
         """Gives the optimizer back as it was; the branch route's states go."""
         self._refusal.remove()
-        self._way.detach(self._optimizer)
+        self._route.detach(self._optimizer)
         unstamp_(self._optimizer)
         for attribute in (_ATTRIBUTE, "__reduce_ex__"):
             self._optimizer.__dict__.pop(attribute, None)

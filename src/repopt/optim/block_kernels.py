@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from repopt.algebra import csla
-from repopt.optim.fingerprints import is_constant
+from repopt.optim.contract import is_constant
 from repopt.plans.planning import Plan
 
 

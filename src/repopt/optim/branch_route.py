@@ -21,7 +21,7 @@ from repopt.algebra.sharding import is_sharded
 from repopt.device import is_capturing
 from repopt.optim.block_kernels import BlockKernels
 from repopt.optim.closures import Arguments, with_closure
-from repopt.optim.held import held_weights
+from repopt.optim.contract import PlannedWeights
 from repopt.plans.planning import Plan, check_kernel_names
 
 # The key of a saved param group under which its operators' branches are: optimizers look into every entry of the state
@@ -38,7 +38,7 @@ class BranchRoute:
         self, optimizer: Optimizer, plan: Plan, kernels: Mapping[str, Mapping[str, Tensor]] | None = None
     ) -> None:
         self.plan = plan
-        self._sites = plan.sites()
+        self._planned = PlannedWeights(plan)
         self._given = kernels
         self._blocks = {name: BlockKernels(plan, name) for name in plan.operators}
         self._stand_in: Optimizer | None = None
@@ -118,7 +118,7 @@ class BranchRoute:
 
     def _held(self, optimizer: Optimizer) -> dict[str, Tensor]:
         """The planned weights that the optimizer holds; one that is new to it gets its kernels here."""
-        weights = held_weights(optimizer, self._sites)
+        weights = self._planned.held_by(optimizer)
         for name, weight in weights.items():
             if not self._blocks[name].belongs_to(weight):
                 self._start(optimizer, name, weight)

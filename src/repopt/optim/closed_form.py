@@ -1,4 +1,4 @@
-"""What the closed forms share: a plan, its parts on the parameters held here, and the state's fingerprint."""
+"""What the closed forms share: a plan, its branches on the parameters held here, and the state's fingerprint."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -8,12 +8,17 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from repopt.algebra.entries import Part, parts_of
+from repopt.algebra.branches import Entries, entries_of
 from repopt.algebra.sharding import local_rows
-from repopt.optim.fingerprints import fingerprint, refuse_other_state, stamp_
-from repopt.optim.held import check_held, held_weights
-from repopt.optim.reach import check_reached
-from repopt.plans.planning import Plan, check_plan, standing_in
+from repopt.optim.contract import (
+    PlannedWeights,
+    check_held,
+    check_reached,
+    fingerprint,
+    refuse_other_state,
+    stamp_,
+)
+from repopt.plans.planning import Plan, check_plan
 
 
 class RepOptimizer(Optimizer):
@@ -32,9 +37,9 @@ class RepOptimizer(Optimizer):
         check_plan(plan)
         _check_options(**defaults)
         super().__init__(params, defaults)
-        self.plan = standing_in(plan)
-        self._sites = self.plan.sites()
-        self._parts: dict[str, list[Part]] = {}
+        self.plan = plan
+        self._planned = PlannedWeights(plan)
+        self._branches: dict[str, list[Entries]] = {}
         check_held(self, self.plan)
         check_reached(self.plan)
         stamp_(self, fingerprint(self.plan, f"closed-{type(self).__name__}"))
@@ -54,7 +59,7 @@ class RepOptimizer(Optimizer):
                 loss = closure()
         gate = self._gate()
         if gate is not None:
-            names = {id(weight): name for name, weight in held_weights(self, self._sites).items()}
+            names = {id(weight): name for name, weight in self._planned.held_by(self).items()}
             for group in self.param_groups:
                 self._step_group(group, names, gate)
         return loss
@@ -86,25 +91,21 @@ class RepOptimizer(Optimizer):
                 grad = torch.where(gate.to(grad.device) > 0, grad, 0)
             yield param, -grad if group["maximize"] else grad
 
-    def _parts_of(self, name: str | None, param: Tensor) -> list[Part] | None:
+    def _branches_of(self, name: str | None, param: Tensor) -> list[Entries] | None:
         """The branches of a planned weight with the sizes |s_b| of their scales; None for any other parameter."""
         if name is None:
             return None
         local, rows = local_rows(param)
-        known = self._parts.get(name)
+        known = self._branches.get(name)
         if known is None or known[0].values.device != local.device or known[0].values.dtype != local.dtype:
             sizes = {branch: constant.abs() for branch, constant in self.plan.constants(name).items()}
-            known = self._parts[name] = parts_of(self.plan.blocks[name], sizes, local, rows)
+            known = self._branches[name] = entries_of(self.plan.blocks[name].branches, sizes, local, rows)
         return known
 
     @property
     def nbytes(self) -> int:
         """What the scales take: all that is kept beside what the stock optimizer keeps."""
-        return sum(
-            part.values.nbytes + (0 if part.index is None else part.index.nbytes)
-            for parts in self._parts.values()
-            for part in parts
-        )
+        return sum(entries.nbytes for branches in self._branches.values() for entries in branches)
 
 
 def gated(value: float | Tensor, gate: float | Tensor, like: Tensor) -> float | Tensor:

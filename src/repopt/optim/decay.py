@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from repopt.plans.names import check_model
+from repopt.plans.patterns import check_model
 
 # the identity of a search or CSLA block, and the gamma of a RepVGG block's identity branch
 _IDENTITY = re.compile(r"(^|\.)(kernels\.identity(_\d+)?|rbr_identity\.weight)$")

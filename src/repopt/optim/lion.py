@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from repopt.algebra.entries import Part, sum_over
+from repopt.algebra.branches import Entries, sum_over
 from repopt.algebra.sharding import local_rows
 from repopt.optim.closed_form import RepOptimizer, gated, wants_foreach
 from repopt.plans.planning import Plan
@@ -76,8 +76,8 @@ class Lion(RepOptimizer):
         )
         for param, mean in zip(params, means, strict=True):
             sign = mean.sign_()
-            parts = self._parts_of(names.get(id(param)), param)
-            update = sign if parts is None else sum_over(parts, sign, partial(_of_branch, sign))
+            branches = self._branches_of(names.get(id(param)), param)
+            update = sign if branches is None else sum_over(branches, sign, partial(_of_branch, sign))
             local = local_rows(param)[0]
             lr = gated(group["lr"], gate, local)
             if group["weight_decay"]:
@@ -90,5 +90,5 @@ class Lion(RepOptimizer):
             moment.lerp_(grad, gated(1 - beta2, gate, moment))
 
 
-def _of_branch(sign: Tensor, part: Part) -> Tensor:
-    return part.read(sign) * part.values
+def _of_branch(sign: Tensor, entries: Entries) -> Tensor:
+    return entries.read(sign) * entries.values

@@ -6,8 +6,6 @@ the model is wrapped, compiled or sharded, and `on` puts it on a copy.
 
 import textwrap
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +14,19 @@ import torch
 from torch import Tensor, nn
 
 from repopt.algebra import csla
-from repopt.algebra.branches import Block, imagine
-from repopt.algebra.csla import Convention, IdentityStart, Kernels
+from repopt.algebra.csla import Block, Convention, IdentityStart, Kernels, imagine
 from repopt.algebra.multiplier import Multiplier, grad_mult
 from repopt.algebra.operators import LinearOperator, is_linear_operator, operator_of, spell
 from repopt.algebra.sharding import local_rows
-from repopt.plans.names import check_model, clean, clean_modules, listed
-from repopt.plans.patterns import Branches, declared_branches, matching_operators
+from repopt.plans.patterns import (
+    Branches,
+    check_model,
+    clean,
+    clean_modules,
+    declared_branches,
+    listed,
+    matching_operators,
+)
 from repopt.plans.provenance import provenance
 from repopt.plans.scales import Scales
 
@@ -107,19 +111,6 @@ class Plan:
                 raise ValueError(f"the model has no linear operator {name!r}, which the plan speaks of{found_instead}")
             found[name] = module
         return found
-
-    def sites(self) -> dict[str, "Site"]:
-        """Where each planned operator is, to look it up again and again."""
-        known = clean_modules(self.model)
-        parents = {
-            id(child): (parent, attribute)
-            for parent in known.values()
-            for attribute, child in parent._modules.items()
-            if child is not None
-        }
-        return {
-            name: Site(name, module, *parents.get(id(module), (None, ""))) for name, module in self.modules().items()
-        }
 
     def constants(self, name: str) -> dict[str, Tensor]:
         """The constant scale of each branch of an operator; an identity's is 1."""
@@ -243,42 +234,6 @@ class Plan:
                 'plan.with_scales(...); for a first try "ones"'
             )
         return self.scales
-
-
-class Site:
-    """The place of an operator in its model: finds the module that is there now, also if it was replaced."""
-
-    def __init__(self, name: str, module: LinearOperator, parent: nn.Module | None, attribute: str) -> None:
-        self.name, self._module, self._parent, self._attribute = name, module, parent, attribute
-
-    @property
-    def weight(self) -> Tensor:
-        """The operator's weight, now."""
-        if self._parent is None:
-            return self._module.weight
-        module = self._parent._modules.get(self._attribute)
-        if module is None or not is_linear_operator(module):
-            raise RuntimeError(f"there is no linear operator at {self.name!r} any more: make a new plan")
-        return module.weight
-
-
-_STANDING_IN: ContextVar[tuple[Plan, Plan] | None] = ContextVar("standing_in", default=None)
-
-
-@contextmanager
-def stand_in(plan: Plan, other: Plan) -> Iterator[None]:
-    """Within, an optimizer that is made for `plan` works on `other`: the same plan on a copy of the model."""
-    token = _STANDING_IN.set((plan, other))
-    try:
-        yield
-    finally:
-        _STANDING_IN.reset(token)
-
-
-def standing_in(plan: Plan) -> Plan:
-    """The plan that stands in for this one, which is itself unless `stand_in` says otherwise."""
-    pair = _STANDING_IN.get()
-    return pair[1] if pair is not None and pair[0] is plan else plan
 
 
 def check_plan(plan: object) -> None:

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from repopt.plans.names import clean
+from repopt.plans.patterns import clean
 
 if TYPE_CHECKING:
     from repopt.plans.planning import Plan

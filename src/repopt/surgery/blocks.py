@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from repopt.algebra import csla
-from repopt.algebra.branches import Block, Placement
+from repopt.algebra.branches import Placement
+from repopt.algebra.csla import Block
 from repopt.algebra.operators import LinearOperator
 
 _CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from repopt.algebra import csla
 from repopt.algebra.csla import Convention
 from repopt.algebra.operators import LinearOperator
-from repopt.plans.names import check_model, clean_modules
+from repopt.plans.patterns import check_model, clean_modules
 from repopt.plans.planning import Plan, ScalesLike, check_kernel_names, check_plan
 from repopt.plans.scales import Counting, Scales
 from repopt.surgery.blocks import CSLABlock, LinearAdditionBlock, SearchBlock

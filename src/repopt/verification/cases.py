@@ -36,24 +36,21 @@ class OptimizerCase:
     """An optimizer with its options.
 
     Attributes:
-        optimizer: makes it from parameters; one of repopt.optim takes `plan` as well.
+        optimizer: makes it from parameters; one of repopt.optim takes the plan as well.
         reference: the real block's, where it is another one.
         max_norm: to clip to, at every step.
     """
 
-    optimizer: Callable[..., Optimizer]
+    optimizer: OptimizerFactory
     reference: OptimizerFactory | None = None
     route: Route = "auto"
     allow_inexact: bool = False
     max_norm: float | None = None
 
-    def factory(self, plan: Plan) -> OptimizerFactory:
-        return self.optimizer if self.reference is None else partial(self.optimizer, plan=plan)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """One row of the matrix, as `repopt verify` prints it."""
+class CaseResult:
+    """What one case came to, as `repopt verify` prints it."""
 
     rule: str
     branch_set: str
@@ -154,6 +151,7 @@ def _closed(rule: Callable[..., RepOptimizer], reference: Callable[..., Optimize
 
 
 def _plain_lion(params: Iterable[nn.Parameter], **options: Any) -> Optimizer:
+    """Lion without a plan: torch has none."""
     return Lion(params, Plan(model=nn.Module(), blocks={}, scales=Scales({})), **options)
 
 
@@ -192,7 +190,7 @@ def mixed_sign_scales(bare: Plan, seed: int = 0) -> Scales:
     )
 
 
-def run_matrix(steps: int = 50, seed: int = 0) -> Iterator[Row]:
+def run_matrix(steps: int = 50, seed: int = 0) -> Iterator[CaseResult]:
     """Yields every branch set under one rule, then every other rule on RepVGG's branches."""
     main = "SGD, nesterov, L2"
     for name in BRANCH_SETS:
@@ -205,7 +203,7 @@ def run_matrix(steps: int = 50, seed: int = 0) -> Iterator[Row]:
         yield run_row(label, rule, "two linear", steps, seed)
 
 
-def run_row(label: str, rule: OptimizerCase, branch_set: str, steps: int = 50, seed: int = 0) -> Row:
+def run_row(label: str, rule: OptimizerCase, branch_set: str, steps: int = 50, seed: int = 0) -> CaseResult:
     """Verifies one rule on one branch set."""
     case = BRANCH_SETS[branch_set]
     net = case.operator()
@@ -214,7 +212,7 @@ def run_row(label: str, rule: OptimizerCase, branch_set: str, steps: int = 50, s
     report = verify(
         net,
         planned,
-        rule.factory(planned),
+        rule.optimizer,
         steps,
         reference=rule.reference,
         route=rule.route,
@@ -222,7 +220,7 @@ def run_row(label: str, rule: OptimizerCase, branch_set: str, steps: int = 50, s
         max_norm=rule.max_norm,
         seed=seed,
     )
-    return Row(rule=label, branch_set=branch_set, report=report)
+    return CaseResult(rule=label, branch_set=branch_set, report=report)
 
 
 def _mixed_signs(channels: int, draw: torch.Generator) -> torch.Tensor:

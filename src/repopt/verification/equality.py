@@ -7,6 +7,7 @@ worst relative difference, over all steps, of their outputs and of their equival
 """
 
 import copy
+import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,15 +22,15 @@ from repopt.algebra.operators import Operator
 from repopt.optim import RepOptimizer
 from repopt.optim.attachment import Route, attach
 from repopt.optim.clipping import clip_grad_norm_
-from repopt.plans.planning import Plan, check_plan, stand_in
+from repopt.plans.planning import Plan, check_plan
 from repopt.plans.scales import Scales
 from repopt.surgery.conversion import csla_blocks, csla_model
 
-OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
+OptimizerFactory = Callable[..., Optimizer]  # of parameters; of a plan too, where it has a parameter `plan`
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class BlockDifference:
     """How far two trainings were apart, relative to the largest entry, at the worst of all steps.
 
     Attributes:
@@ -59,7 +60,7 @@ class Report:
     route: str
     exact: bool
     steps: int
-    differences: tuple[Difference, ...]
+    differences: tuple[BlockDifference, ...]
 
     @property
     def worst(self) -> float:
@@ -94,7 +95,8 @@ def verify(
         net: the plain model.
         plan: its plan, with scales.
         optimizer: makes the optimizer from parameters, `lambda params: torch.optim.SGD(params, lr=0.1)`. One of
-            repopt.optim takes this plan, and wants the stock optimizer as `reference`.
+            repopt.optim takes a plan as well, `lambda params, plan: repopt.optim.AdamW(params, plan)`, and wants the
+            stock optimizer as `reference`.
         steps: training steps.
         reference: makes the real block's optimizer; `optimizer` unless given.
         inputs: a batch, or several taken in turn, to train the model as a whole; without them each operator is trained
@@ -118,7 +120,6 @@ def verify(
     if steps < 1:
         raise ValueError(f"steps must be at least 1, not {steps}")
     setting = _Setting(
-        plan=plan,
         optimizer=optimizer,
         reference=reference,
         steps=steps,
@@ -139,7 +140,6 @@ def verify(
 
 @dataclass(frozen=True, kw_only=True)
 class _Setting:
-    plan: Plan
     optimizer: OptimizerFactory
     reference: OptimizerFactory | None
     steps: int
@@ -164,13 +164,12 @@ def _train_both(
         module.weight.requires_grad_(True)
     kernels = plan.init_(generator=draw)
     twin = csla_model(plain, plan, kernels)
-    with stand_in(setting.plan, plan):
-        ours = setting.optimizer(plain.parameters())
+    ours = _made(setting.optimizer, plain.parameters(), plan)
     if isinstance(ours, RepOptimizer) and setting.reference is None:
         raise ValueError(
             f"repopt.optim.{type(ours).__name__} cannot train the real block: give the stock optimizer as reference"
         )
-    theirs = (setting.reference or setting.optimizer)(twin.parameters())
+    theirs = _made(setting.reference or setting.optimizer, twin.parameters(), plan)
     route, exact = "closed", True
     if not isinstance(ours, RepOptimizer):
         handle = attach(ours, plan, setting.route, setting.allow_inexact, kernels)
@@ -200,7 +199,7 @@ def _train_both(
             apart = _relative(modules[name].weight, block.weight)
             kernel_differences[name] = max(kernel_differences[name], apart)
     differences = tuple(
-        Difference(
+        BlockDifference(
             operator=name,
             branches=str(plan.blocks[name]),
             outputs=outputs,
@@ -210,6 +209,12 @@ def _train_both(
         for name, module in plan.modules().items()
     )
     return Report(rule=type(ours).__name__, route=route, exact=exact, steps=setting.steps, differences=differences)
+
+
+def _made(factory: OptimizerFactory, params: Iterable[nn.Parameter], plan: Plan) -> Optimizer:
+    """An optimizer for these parameters; a factory that wants the plan gets the one for the copy that is trained."""
+    wants_plan = "plan" in inspect.signature(factory).parameters
+    return factory(params, plan=plan) if wants_plan else factory(params)
 
 
 def _alone(plan: Plan, name: str, module: nn.Module) -> Plan:

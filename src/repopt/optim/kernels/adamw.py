@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from repopt.algebra.entries import Part
+from repopt.algebra.branches import Entries
 
 _BLOCK = 1024
 
@@ -91,17 +91,17 @@ def _adamw_rows(
 class RowsOfScales:
     """A block's scales as the kernel reads them: |s| by branch and row, and the taps that each branch reaches."""
 
-    def __init__(self, parts: Sequence[Part], param: Tensor, first_row: int) -> None:
-        filling = [part for part in parts if part.placement.fills_groups]
-        others = [part for part in parts if not part.placement.fills_groups]
-        self.takes = len(others) <= 1 and all(part.placement.is_identity for part in others)
+    def __init__(self, branches: Sequence[Entries], param: Tensor, first_row: int) -> None:
+        filling = [entries for entries in branches if entries.placement.fills_groups]
+        others = [entries for entries in branches if not entries.placement.fills_groups]
+        self.takes = len(others) <= 1 and all(entries.placement.is_identity for entries in others)
         self.has_identity = bool(others)
         self.first_row = first_row
         rows, taps = param.shape[0], param.shape[2:]
-        sizes = [part.values.float().flatten().expand(rows) for part in filling]
+        sizes = [entries.values.float().flatten().expand(rows) for entries in filling]
         reach = torch.zeros(max(len(filling), 1), *taps, dtype=torch.int32)
-        for reached, part in zip(reach, filling, strict=False):
-            reached[part.placement.taps] = 1
+        for reached, entries in zip(reach, filling, strict=False):
+            reached[entries.placement.taps] = 1
         self.branches = len(filling)
         self.sizes = torch.stack(sizes) if sizes else param.new_zeros((), dtype=torch.float32)
         self.reach = reach.to(param.device)

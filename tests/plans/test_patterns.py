@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from repopt.plans.names import clean, clean_modules
+from repopt.plans.patterns import clean, clean_modules
 
 
 def test_the_names_of_wrappers_are_dropped():

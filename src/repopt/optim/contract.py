@@ -1,0 +1,197 @@
+"""What an optimizer and a plan must agree on: the weights that are stepped, and the scales behind its state.
+
+Held: the optimizer holds every planned weight that is trained; asked at each step, as models and param groups change.
+Reached: a block's kernel is zero where no branch with a nonzero scale reaches, so a weight must be zero there too.
+Fingerprint: the multiplier is a function of the scales and is never saved. Its fingerprint travels in every param group
+(other keys get lost in distributed checkpoints), and a state with another one, or with none, is refused.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from repopt.algebra.multiplier import grad_mult
+from repopt.algebra.operators import LinearOperator
+from repopt.algebra.sharding import local_rows
+from repopt.plans.patterns import clean_modules
+from repopt.plans.planning import Plan
+
+KEY = "repopt"  # of the fingerprint, in a param group
+
+
+class PlannedWeights:
+    """The weights of a plan's operators, looked up by place: a module that was replaced is found, too."""
+
+    def __init__(self, plan: Plan) -> None:
+        parents = {
+            id(child): (parent, attribute)
+            for parent in clean_modules(plan.model).values()
+            for attribute, child in parent._modules.items()
+            if child is not None
+        }
+        self._modules = plan.modules()
+        self._places = {name: parents.get(id(module)) for name, module in self._modules.items()}
+
+    def now(self) -> dict[str, Tensor]:
+        """Every planned weight as the model has it now, by operator."""
+        return {name: self._operator(name, place).weight for name, place in self._places.items()}
+
+    def held_by(self, optimizer: Optimizer) -> dict[str, Tensor]:
+        """The planned weights that an optimizer holds.
+
+        Raises:
+            RuntimeError: a weight is trained and has a gradient, but the optimizer does not hold it.
+        """
+        held = _held_ids(optimizer)
+        weights = self.now()
+        for name, weight in weights.items():
+            if id(weight) not in held and weight.requires_grad and weight.grad is not None:
+                raise RuntimeError(
+                    f"the weight of {name!r} is trained but is not, or no longer, a parameter of the optimizer: add it "
+                    "to a param group, or make and attach a new optimizer"
+                )
+        return {name: weight for name, weight in weights.items() if id(weight) in held}
+
+    def _operator(self, name: str, place: tuple[nn.Module, str] | None) -> LinearOperator:
+        if place is None:  # the model is the operator itself
+            return self._modules[name]
+        module = place[0]._modules.get(place[1])
+        if not isinstance(module, LinearOperator):
+            raise RuntimeError(f"there is no linear operator at {name!r} any more: make a new plan")
+        return module
+
+
+def check_held(optimizer: Optimizer, plan: Plan) -> None:
+    """Raises unless the optimizer holds every planned weight that requires a gradient."""
+    held = _held_ids(optimizer)
+    if plan.blocks and not any(id(param) in held for param in plan.model.parameters()):
+        raise ValueError(
+            "the optimizer holds no parameter of the plan's model, perhaps those of a copy: make the plan on the model "
+            "that is trained (for verify, with a factory that takes the plan: lambda params, plan: ...)"
+        )
+    weights = {name: module.weight for name, module in plan.modules().items()}
+    missing = [name for name, weight in weights.items() if weight.requires_grad and id(weight) not in held]
+    if missing:
+        others = f" and of {len(missing) - 1} more planned operators" if len(missing) > 1 else ""
+        raise ValueError(
+            f"the optimizer does not hold the weight of {missing[0]!r}{others}: give it the parameters of the plan's "
+            "model, or freeze the operator"
+        )
+
+
+def _held_ids(optimizer: Optimizer) -> set[int]:
+    return {id(param) for group in optimizer.param_groups for param in group["params"]}
+
+
+@torch.no_grad()
+def unreached(plan: Plan) -> str | None:
+    """The first operator whose weight is not zero somewhere out of reach; None if there is none."""
+    for name, module in plan.modules().items():
+        constants = plan.constants(name)
+        placements = plan.blocks[name].branches.items()
+        if any(placement.covers and constants[branch].all() for branch, placement in placements):
+            continue
+        local, rows = local_rows(module.weight)
+        reach = grad_mult(plan.blocks[name], constants, degree=0, dtype=torch.float64, rows=rows).dense()
+        if ((reach == 0) & (local.cpu() != 0)).any():
+            return name
+    return None
+
+
+def check_reached(plan: Plan) -> None:
+    """Raises if no block has the weight of some operator."""
+    name = unreached(plan)
+    if name is not None:
+        raise ValueError(
+            f"the weight of {name!r} is not zero at entries that no branch with a scale other than 0 reaches, so it is "
+            "no block's: call plan.init_(), zero these entries, or give the operator a branch that covers them"
+        )
+
+
+def fingerprint(plan: Plan, route: str) -> str:
+    """A short text that differs if an operator, a branch, a constant or the route does."""
+    digest = hashlib.sha256()
+    for name in sorted(plan.operators):
+        constants = plan.constants(name)
+        for branch in sorted(constants):
+            placement = plan.blocks[name].branches[branch]
+            constant = constants[branch].double().expand(placement.operator.out_channels)
+            digest.update(f"{name}\n{branch}\n{placement.operator.kernel_shape}\n".encode())
+            digest.update(constant.contiguous().numpy().tobytes())
+    return f"{route}-{digest.hexdigest()[:16]}"
+
+
+def stamp_(optimizer: Optimizer, mark: str) -> None:
+    """Puts the fingerprint into every param group, later groups included.
+
+    Raises:
+        ValueError: the optimizer already holds the state of other steps than this plan's.
+    """
+    check_state(optimizer.state, optimizer.param_groups, mark)
+    optimizer.defaults[KEY] = mark
+    for group in optimizer.param_groups:
+        group[KEY] = mark
+
+
+@contextmanager
+def stamping(optimizer: Optimizer, mark: str) -> Iterator[None]:
+    """Stamps an optimizer; one that could not be attached then has the marks that it had before."""
+    before = [(options, options.get(KEY)) for options in (optimizer.defaults, *optimizer.param_groups)]
+    stamp_(optimizer, mark)
+    try:
+        yield
+    except Exception:
+        for options, earlier in before:
+            if earlier is None:
+                del options[KEY]
+            else:
+                options[KEY] = earlier
+        raise
+
+
+def unstamp_(optimizer: Optimizer) -> None:
+    for options in (optimizer.defaults, *optimizer.param_groups):
+        options.pop(KEY, None)
+
+
+def refuse_other_state(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+    """A load_state_dict pre-hook: refuses a state with no fingerprint or another one, before anything is changed."""
+    check_state(state_dict["state"], state_dict["param_groups"], optimizer.defaults[KEY])
+
+
+def check_state(state: Mapping[Any, Any], groups: list[dict[str, Any]], mark: str) -> None:
+    """Raises if there is a state, and its fingerprint is not this one."""
+    marks = {group[KEY] for group in groups if KEY in group}
+    if marks == {mark}:
+        return
+    if marks:
+        raise ValueError(
+            f"the optimizer's state was made with other scales, branches or another route ({', '.join(sorted(marks))}, "
+            f"not {mark}): use the plan that it was made with, or start without it"
+        )
+    if any(_has_stepped(entry) for entry in state.values()):
+        raise ValueError(
+            "the optimizer's state carries no fingerprint of scales, so it is that of plain training or was detached: "
+            "attach before the first step, or start without it"
+        )
+
+
+def _has_stepped(state: Any) -> bool:
+    """Whether a parameter's state is more than what an optimizer's constructor leaves there."""
+    if not isinstance(state, Mapping):
+        return False
+    if "step" in state:
+        return float(state["step"]) > 0
+    return any(
+        _has_stepped(value) or (isinstance(value, Tensor) and not is_constant(value)) for value in state.values()
+    )
+
+
+def is_constant(value: Tensor) -> bool:
+    """Whether all entries are alike, as those of a state that was only made are."""
+    return bool((value == value.flatten()[:1]).all())
