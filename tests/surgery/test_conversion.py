@@ -6,12 +6,8 @@ import repopt
 from repopt import Conv, Identity
 from repopt.surgery.blocks import CSLABlock
 from repopt.surgery.conversion import csla_blocks, csla_model, search_model
-from repopt.verification.cases import BRANCH_SETS, mixed_sign_scales
-
-
-def planned(net, branches):
-    bare = repopt.plan(net, branches)
-    return bare.with_scales(mixed_sign_scales(bare))
+from repopt.verification.cases import BRANCH_SETS
+from surgery.nets import planned, small_net
 
 
 def random_input(operator, batch=2):
@@ -49,12 +45,6 @@ def test_the_block_writes_its_branches_out():
     torch.testing.assert_close(twin(x), expected)
     assert {name for name, _ in twin.named_parameters()} == {f"kernels.{branch}" for branch in scales}
     assert all(not buffer.requires_grad for buffer in twin.buffers())
-
-
-def small_net():
-    return nn.Sequential(
-        nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1, bias=False)
-    ).double()
 
 
 def test_the_twin_is_a_copy_and_the_rest_of_the_model_is_taken_over():

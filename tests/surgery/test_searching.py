@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from test_surgery import planned, small_net
 from torch import nn
 
 import repopt
@@ -10,6 +9,7 @@ from repopt import Conv, Identity
 from repopt.surgery.blocks import LinearAdditionBlock, SearchBlock
 from repopt.surgery.conversion import csla_blocks, csla_model, extract_scales, search_blocks, search_model
 from repopt.verification.cases import mixed_sign_scales
+from surgery.nets import planned, small_net
 
 
 def grads_of(model):
