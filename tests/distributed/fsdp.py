@@ -1,13 +1,8 @@
-"""Run by torchrun: trains a net of awkward shapes, sharded if there is more than one rank, and saves its full weights.
+"""Trains a net of awkward shapes, sharded if there is more than one rank, and saves its full weights.
 
-    torchrun --nproc-per-node N fsdp.py FOLDER
-
-Writes FOLDER/WAY.pt for each way of training, and FOLDER/WAY-resumed.pt for those that torch.distributed.checkpoint
-saves halfway and that go on from there in new objects.
+`run_all` writes FOLDER/WAY.pt for each way of training, and FOLDER/WAY-resumed.pt for those that
+torch.distributed.checkpoint saves halfway and that go on from there in new objects.
 """
-
-import sys
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -102,10 +97,9 @@ def run(way, out, checkpoint=None):
         torch.save({"weights": whole, "norms": torch.tensor(norms, dtype=torch.float64)}, out)
 
 
-folder = Path(sys.argv[1])
-dist.init_process_group("gloo")
-for way in ("grad", "closed", "foreach", "lion"):
-    run(way, folder / f"{way}.pt")
-for way in ("grad", "closed"):
-    run(way, folder / f"{way}-resumed.pt", folder / f"{way}-checkpoint")
-dist.destroy_process_group()
+def run_all(folder):
+    for way in ("grad", "closed", "foreach", "lion"):
+        run(way, folder / f"{way}.pt")
+    if dist.get_world_size() > 1:
+        for way in ("grad", "closed"):
+            run(way, folder / f"{way}-resumed.pt", folder / f"{way}-checkpoint")

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from distributed.torchrun import torchrun
+from distributed.fsdp import run_all
+from distributed.ranks import on_ranks
 
 
 @pytest.fixture(scope="module")
@@ -10,7 +11,7 @@ def folders(tmp_path_factory):
     found = {}
     for processes in (1, 2):
         found[processes] = tmp_path_factory.mktemp(f"{processes}-processes")
-        torchrun("fsdp.py", processes, found[processes])
+        on_ranks(run_all, processes, found[processes], found[processes])
     return found
 
 
