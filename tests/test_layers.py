@@ -1,38 +1,62 @@
-"""Who may import whom: a module imports only what stands in the layers below it."""
+"""Who may import whom: a module imports only what stands in the layers below it, inside packages too."""
 
 import ast
+import subprocess
+import sys
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
+
+import pytest
 
 import repopt
 
 SOURCE = Path(repopt.__file__).parent
+PAPER = Path(__file__).parents[1] / "paper"
 
-# from the bottom up; modules of one layer may import each other only where a package's parts do
+# From the bottom up. A package stands for those of its modules that are not listed themselves, which may import each
+# other; two entries of one layer may not.
 LAYERS = [
-    {"version", "results", "names", "operators", "sharding", "gpu", "multiplier_triton"},
-    {"branches"},
-    {"scales", "csla", "parts", "matching"},
-    {"multiplier", "provenance"},
-    {"plans"},
-    {"rules", "held", "fingerprints", "reach", "blocks", "decay"},
-    {"optim", "clipping", "data"},
-    {"attachment"},
-    {"surgery", "models"},
-    {"verification", "train"},
-    {"matrix", "bench", "analysis", "onnx_files"},
+    {"algebra.operators", "algebra.sharding", "device", "files"},
+    {"algebra.branches"},
+    {"algebra.csla"},
+    {"algebra.multiplier"},
+    {"plans.patterns"},
+    {"plans.scales"},
+    {"plans.provenance"},
+    {"plans.planning"},
+    {"optim.rules", "optim.closures", "optim.contract", "optim.kernels", "optim.decay", "optim.clipping"},
+    {"optim.closed_form", "optim.block_kernels", "optim.grad_route"},
+    {"optim.adam", "optim.lion", "optim.branch_route"},
+    {"optim.attachment"},
+    {"surgery.blocks"},
+    {"surgery.conversion", "data", "models"},
+    {"verification.equality", "train"},
+    {"verification.cases", "bench"},
     {"quantize"},
     {"export"},
     {"report"},
-    {"reproduce"},
     {"cli"},
     {"__main__"},
 ]
 LEVEL = {name: level for level, layer in enumerate(LAYERS) for name in layer}
 
 
-def imports(path: Path) -> set[str]:
-    """The top-level modules of repopt that a file imports at run time."""
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+
+
+MODULES = {module_name(path): path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py"}
+
+
+def layer_of(module: str) -> str | None:
+    """The entry that a module belongs to: its own, or that of a package around it."""
+    parts = module.removesuffix(".__init__").split(".")
+    return next((name for size in range(len(parts), 0, -1) if (name := ".".join(parts[:size])) in LEVEL), None)
+
+
+def imported(path: Path) -> set[str]:
+    """The modules of repopt that a file imports at run time."""
     tree = ast.parse(path.read_text())
     checking = {
         id(node)
@@ -42,34 +66,81 @@ def imports(path: Path) -> set[str]:
     }
     found = set()
     for node in ast.walk(tree):
-        if id(node) in checking:
+        if id(node) in checking or not isinstance(node, ast.ImportFrom) or not node.module:
             continue
-        if isinstance(node, ast.ImportFrom) and node.module == "repopt":
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("repopt."):
-            found.add(node.module.split(".")[1])
+        home = node.module.removeprefix("repopt").removeprefix(".")
+        if node.module.split(".")[0] == "repopt":
+            inner = {f"{home}.{alias.name}".removeprefix(".") for alias in node.names}
+            found |= {name for name in inner if name in MODULES or f"{name}.__init__" in MODULES} or {home} - {""}
     return found
 
 
-def top_level(path: Path) -> str:
-    return path.relative_to(SOURCE).with_suffix("").parts[0]
+def is_surface(module: str) -> bool:
+    """Whether this is a package's `__init__` whose modules stand in layers of their own: it only passes names on."""
+    return module.endswith("__init__") and layer_of(module) is None
 
 
 def test_every_module_stands_in_a_layer():
-    assert {top_level(path) for path in SOURCE.rglob("*.py")} - {"__init__"} == set(LEVEL)
+    assert [module for module in MODULES if layer_of(module) is None and not is_surface(module)] == []
 
 
 def test_imports_point_down():
     upward = [
-        f"{path.relative_to(SOURCE)} imports {name}"
-        for path in SOURCE.rglob("*.py")
-        if top_level(path) != "__init__"
-        for name in imports(path)
-        if name != top_level(path) and LEVEL[name] >= LEVEL[top_level(path)]
+        f"{module} imports {name}"
+        for module, path in MODULES.items()
+        if not is_surface(module)
+        for name in imported(path)
+        if layer_of(name) is not None and layer_of(name) != layer_of(module)
+        if LEVEL[layer_of(name)] >= LEVEL[layer_of(module)]
     ]
     assert upward == []
 
 
+def test_the_algebra_imports_torch_alone():
+    allowed = {"torch", "repopt", *sys.stdlib_module_names}
+    for path in (SOURCE / "algebra").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert {name.split(".")[0] for name in names} <= allowed, path.name
+
+
+def test_nobody_imports_the_papers_room():
+    for module, path in MODULES.items():
+        assert "paper" not in {
+            name.split(".")[0]
+            for node in ast.walk(ast.parse(path.read_text()))
+            for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [])
+        }, module
+
+
 def test_no_module_is_named_as_a_public_function_is():
     functions = {name for name in repopt.__all__ if not isinstance(getattr(repopt, name), ModuleType)}
-    assert not functions & {top_level(path) for path in SOURCE.rglob("*.py")}
+    assert not functions & {module.split(".")[0] for module in MODULES}
+
+
+def test_no_two_modules_and_no_two_classes_share_a_name():
+    paths = [path for path in [*MODULES.values(), *PAPER.rglob("*.py")] if path.parent != SOURCE / "cli"]
+    modules = Counter(path.stem for path in paths if not path.stem.startswith("__"))
+    classes = Counter(
+        node.name for path in paths for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, count in (modules + classes).items() if count > 1] == []
+
+
+def test_the_house_has_at_most_twenty_entries():
+    assert len([path for path in SOURCE.iterdir() if path.name != "__pycache__"]) <= 20
+
+
+@pytest.mark.parametrize(
+    ("code", "absent"),
+    [
+        ("import repopt", "torch"),
+        ("from repopt.cli import main; main(['--version'])", "torch"),
+        ("from repopt.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass", "torch"),
+        ("import repopt; [getattr(repopt, name) for name in repopt.__all__]", "torch.distributed.tensor"),
+    ],
+)
+def test_what_is_not_needed_is_not_loaded(code, absent):
+    asked = f"import sys\n{code}\nassert {absent!r} not in sys.modules"
+    subprocess.run([sys.executable, "-c", asked], check=True, timeout=120, capture_output=True)

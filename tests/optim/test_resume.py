@@ -135,7 +135,7 @@ def test_an_attach_that_fails_leaves_a_loaded_optimizer_as_it_was():
     copied.load_state_dict(net.state_dict())
     for wrong, match in (
         ({**kernels, "3": {}}, "the kernels lack branch"),
-        ({**kernels, "nowhere": {}}, "the kernels speak of 'nowhere', which the plan does not hold"),
+        ({**kernels, "nowhere": {}}, "there are kernels for 'nowhere', which the plan does not hold"),
     ):
         with pytest.raises(ValueError, match=match):
             repopt.attach(late, plan.on(copied), kernels=wrong)

@@ -250,13 +250,13 @@ def test_an_attention_layer_can_be_searched_and_written_out():
         (
             lambda net, plan: csla_model(net, plan.with_scales("ones"), {"head": {}}),
             ValueError,
-            "the kernels speak of 'head', which the plan does not hold",
+            "there are kernels for 'head', which the plan does not hold",
         ),
         (lambda net, plan: search_model(net, plan, kernel="he"), ValueError, "kernel is one of 'authors', 'paper'"),
         (
             lambda net, plan: search_model(net, plan, start=repopt.Scales({"head": {"conv3x3": 1.0}})),
             ValueError,
-            "the scales speak of 'head', which the plan does not hold",
+            "the scales name 'head', which the plan does not hold",
         ),
         (lambda net, plan: extract_scales(net), ValueError, "this Own holds no trained scales"),
         (lambda net, plan: repopt.merge(net), ValueError, "this Own holds no block to merge"),

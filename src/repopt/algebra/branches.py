@@ -23,9 +23,9 @@ class Conv:
     """A convolution branch, centred in the operator's kernel.
 
     Args:
-        kernel_size: taps in every dimension, or one number a dimension.
+        kernel_size: taps, one number for all dimensions or one per dimension.
         dilation: distance between taps, counted in the operator's taps.
-        groups: the operator's groups unless given; finer groups sit block-diagonally.
+        groups: the operator's by default; finer groups sit block-diagonally.
     """
 
     kernel_size: int | tuple[int, ...]
@@ -52,7 +52,7 @@ Branch = Conv | Identity | Linear
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """A branch at its place in one operator.
+    """A branch placed in an operator.
 
     Attributes:
         kernel_size: the branch's taps in each dimension.
@@ -85,7 +85,7 @@ class Placement:
 
     @property
     def kernel_shape(self) -> tuple[int, ...]:
-        """The shape of the tensor that is trained: an identity's is one number a channel."""
+        """The shape of the tensor that is trained: an identity has one number per channel."""
         return self.conv_shape[:1] if self.is_identity else self.conv_shape
 
     @property
@@ -116,7 +116,7 @@ class Placement:
         return entries.view(groups, finer, rows, finer, inputs, *taps).diagonal(0, 1, 3).movedim(-1, 1)
 
     def fold(self, kernel: Tensor) -> Tensor:
-        """A kernel of the branch, or one number a row of it, in the shape of `view`."""
+        """A kernel of the branch, or one number per row of it, in the shape of `view`."""
         groups, rows = self.operator.groups, self.operator.out_channels // self.groups
         rest = kernel.shape[1:] or (1,) * (1 + self.operator.dims)
         return kernel.view(groups, self.groups // groups, rows, *rest)

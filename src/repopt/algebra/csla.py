@@ -20,7 +20,7 @@ Kernels = dict[str, Tensor]
 Convention = Literal["authors", "paper"]
 IdentityStart = Literal["searched", "one"]
 
-# convention -> how a branch's own kernel is drawn (DESIGN: "where the paper and the authors' code disagree")
+# how a branch's own kernel is drawn; the paper and the authors' code disagree
 _DRAW: Mapping[str, Callable[[Tensor, torch.Generator | None], Tensor]] = {
     "authors": lambda kernel, generator: nn.init.kaiming_uniform_(kernel, a=math.sqrt(5), generator=generator),
     "paper": lambda kernel, generator: nn.init.kaiming_normal_(kernel, nonlinearity="relu", generator=generator),
@@ -100,7 +100,7 @@ def equivalent_kernel(
 
 
 def _has_all(placement: Placement) -> bool:
-    """Whether a branch's own kernel is as large as the operator's; an identity's is one number a channel."""
+    """Whether a branch's own kernel is as large as the operator's; an identity's holds one number per channel."""
     return placement.covers and not placement.is_identity
 
 
@@ -114,19 +114,19 @@ def merge_into_(weight: Tensor, block: Block, constants: Mapping[str, Tensor], k
 def following(
     block: Block, constants: Mapping[str, Tensor], kernels: Mapping[str, Tensor], weight: Tensor, name: str = ""
 ) -> Kernels:
-    """Kernels whose equivalent kernel is the weight: these, and the split of least norm of what the weight has more."""
+    """Kernels whose equivalent kernel is the weight: these ones, plus the least-norm split of what is missing."""
     change = weight.detach() - equivalent_kernel(block, constants, kernels).to(weight)
     if not change.any():
         return dict(kernels)
-    more = least_norm_split(block, constants, change, name)
-    return {branch: kernels[branch].detach().to(weight) + more[branch] for branch in block.branches}
+    missing = least_norm_split(block, constants, change, name)
+    return {branch: kernels[branch].detach().to(weight) + missing[branch] for branch in block.branches}
 
 
 def check_kernels(block: Block, kernels: Mapping[str, Tensor], name: str) -> None:
     """Raises unless there is a kernel of the right shape for every branch, and for nothing else."""
     for branch in kernels:
         if branch not in block.branches:
-            raise ValueError(f"the kernels speak of branch {branch!r} of {name!r}, which it does not imagine")
+            raise ValueError(f"there is a kernel for branch {branch!r} of {name!r}, which has no such branch")
     for branch, placement in block.branches.items():
         if branch not in kernels:
             raise ValueError(
@@ -208,5 +208,5 @@ def draw_(kernel: Tensor, convention: Convention, generator: torch.Generator | N
 
 
 def over_channels(scale: Tensor, placement: Placement) -> Tensor:
-    """A scale, (O,) or a number, shaped to multiply a branch's kernel."""
+    """A scale, a scalar or of shape (O,), reshaped to multiply a branch's kernel."""
     return scale if scale.ndim == 0 else scale.view(-1, *(1,) * (len(placement.kernel_shape) - 1))

@@ -1,6 +1,6 @@
 """The linear operator that the optimizer re-parameterizes: Y = X * W' + b.
 
-An `Operator` is what the algebra needs to know of a module: the shape of its kernel W', its groups, and whether it
+An `Operator` is what the algebra needs to know about a module: the shape of its kernel W', its groups, and whether it
 keeps the shape of its input (only then can a block around it have an identity branch).
 """
 
@@ -72,7 +72,7 @@ def is_linear_operator(module: nn.Module) -> TypeGuard[LinearOperator]:
 
 
 def check_weight(module: LinearOperator, name: str) -> None:
-    """Raises unless the module's weight is a real floating-point parameter that a plan can speak of."""
+    """Raises unless the module's weight is a real floating-point parameter that can be planned."""
     weight = module.weight
     if isinstance(weight, UninitializedParameter):
         raise ValueError(

@@ -1,7 +1,7 @@
 """A sharded parameter's local rows.
 
-FSDP2 shards a kernel over its output channels: row r of a rank's shard is output channel first + r. What repopt does to
-a kernel it does row by row, so a rank needs nothing but its own rows and their numbers.
+FSDP2 shards a kernel over its output channels: row r of a rank's shard is output channel first + r. repopt treats
+a kernel row by row, so a rank needs only its own rows and their numbers.
 """
 
 import math
@@ -23,10 +23,10 @@ def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
 
 
 def local_rows(tensor: Tensor) -> tuple[Tensor, range | None]:
-    """The part of a tensor that this rank holds, and its rows; a tensor that is not distributed has no such rows.
+    """The part of a tensor that this rank holds, and which rows these are; None for a tensor that is not distributed.
 
     Raises:
-        ValueError: the tensor is distributed in another way than over its first dimension.
+        ValueError: the tensor is not sharded over its first dimension alone.
     """
     if not is_sharded(tensor):
         return tensor, None

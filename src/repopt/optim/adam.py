@@ -155,7 +155,7 @@ class AdamW(RepOptimizer):
 class Adam(AdamW):
     """Adam on the imagined blocks; equals `torch.optim.Adam` on the real ones.
 
-    There is no weight decay: Adam's goes into the moments, where the blocks' kernels cannot be told from W' alone.
+    There is no weight decay: Adam's goes into the moments, which then depend on the blocks' kernels, not on W' alone.
     Attach `torch.optim.Adam(weight_decay=...)` instead, which takes the branch route.
     """
 

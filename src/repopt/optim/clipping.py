@@ -61,7 +61,7 @@ def _squared_norm(grad: Tensor) -> Tensor:
 
 
 def _total(whole: list[Tensor], sharded: dict[Any, list[Tensor]]) -> Tensor:
-    """The sum of all squares; what is sharded over ranks is added up by one all-reduce a process group."""
+    """The sum of all squares; what is sharded is added up by one all-reduce per process group."""
     sums = []
     for group, squares in sharded.items():
         held = _added(squares)

@@ -1,8 +1,7 @@
 """Weight decay groups, as the equality wants them.
 
-Norms and biases are not decayed: they are the parameters of one dimension. An identity branch is one number a channel
-as well, but stands for entries of the operator's kernel, which are decayed: leaving it out would part a CSLA model
-from the plain one.
+Norms and biases, the parameters of one dimension, are not decayed. An identity branch has one dimension too, but stands
+for entries of the operator's kernel, which are decayed: without decay the CSLA model and the plain one would differ.
 """
 
 import re

@@ -5,7 +5,7 @@
 holds for a rule U that works entry by entry and is odd and homogeneous of degree k in the gradients seen so far. With
 k = 1 multiplying the gradient is enough. Every other rule steps the branches' own tensors instead. From this table come
 the route that `attach` takes, its errors, the tests, and docs/exactness.md. It is keyed by the names in torch.optim, so
-that a torch without one of them (Muon came with 2.9) does without that line.
+it works with a torch that lacks one of them (Muon came with 2.9).
 """
 
 from dataclasses import dataclass

@@ -22,9 +22,9 @@ def clean(name: str) -> str:
 
 
 def clean_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """Every module of the model by its clean name; one that is reached under two names, under both.
+    """Every module of the model by its clean name; a module with two names is listed under both.
 
-    A wrapper and what it wraps share a clean name, which stands for the wrapped module.
+    A wrapper and what it wraps share a clean name; the wrapped module gets it.
     """
     modules: dict[str, nn.Module] = {}
     full_names: dict[str, str] = {}

@@ -108,7 +108,7 @@ class Plan:
                 found_instead = (
                     "" if module is None else f" (there is a {type(module).__name__}; a block can be merged)"
                 )
-                raise ValueError(f"the model has no linear operator {name!r}, which the plan speaks of{found_instead}")
+                raise ValueError(f"the model has no linear operator {name!r}, which the plan names{found_instead}")
             found[name] = module
         return found
 
@@ -246,7 +246,7 @@ def check_kernel_names(kernels: Mapping[str, object], blocks: Mapping[str, Block
     """Raises if kernels are given of an operator that has no block."""
     unknown = [name for name in kernels if name not in blocks]
     if unknown:
-        raise ValueError(f"the kernels speak of {listed(unknown)}, which the plan does not hold")
+        raise ValueError(f"there are kernels for {listed(unknown)}, which the plan does not hold")
 
 
 def _as_scales(scales: ScalesLike, plan: Plan) -> Scales:
@@ -280,15 +280,15 @@ def _check_fit(scales: Scales, blocks: Mapping[str, Block]) -> None:
     unknown = [name for name in scales if name not in blocks]
     if unknown:
         raise ValueError(
-            f"the scales speak of {listed(unknown)}, which the plan does not hold: they are another model's, or those "
-            "of a whole model, of which scales.only(plan) keeps what fits"
+            f"the scales name {listed(unknown)}, which the plan does not hold: they belong to another model, or to a "
+            "whole model, and scales.only(plan) keeps what fits"
         )
     for name, block in blocks.items():
         given = scales.get(name, {})
         for branch in given:
             if branch not in block.branches:
                 raise ValueError(
-                    f"the scales speak of branch {branch!r} of {name!r}, whose branches are {listed(block.branches)}"
+                    f"the scales name branch {branch!r} of {name!r}, whose branches are {listed(block.branches)}"
                 )
         for branch, placement in block.branches.items():
             if branch not in given:

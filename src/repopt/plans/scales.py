@@ -1,6 +1,6 @@
 """Scales: the constants s_b of the imagined blocks, {operator: {branch: tensor}}.
 
-A scale is one number, or one number an output channel. Files are safetensors whose keys are `operator.branch` and whose
+A scale is a scalar, or one number per output channel. Files are safetensors whose keys are `operator.branch` and whose
 metadata says where the scales come from; the .pth files that the paper's authors released are read as well. The
 identity's constant is 1 whatever a file says: an `identity` entry is what Hyper-Search found, kept for the
 initialization.
@@ -110,7 +110,7 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
         """Every scale sqrt(2/l), as a Hyper-Search starts: the ablation `Same as HS initialization` of Table 4.
 
         Args:
-            plan: the plan; its `depths()` say how far an operator lies behind its stage's first one.
+            plan: the plan; its `depths()` say how deep in its stage each operator lies.
             counting: `authors` (and appendix B) gives the first operator of a stage 1 and lets l count those behind
                 it; `paper` (section 4.1) starts with l = 1 at the first operator itself.
         """
@@ -163,7 +163,7 @@ def _scale(value: Tensor | float, key: str) -> Tensor:
     scale = value.detach().cpu().clone() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
     if scale.ndim > 1 or not scale.is_floating_point():
         raise ValueError(
-            f"the scale {key!r} is {scale.dtype} of shape {tuple(scale.shape)}: it must be a real number or one an "
+            f"the scale {key!r} is {scale.dtype} of shape {tuple(scale.shape)}: it must be a real number or one per "
             "output channel"
         )
     if not scale.isfinite().all():

@@ -119,7 +119,7 @@ class CSLABlock(LinearAdditionBlock):
 
 
 class SearchBlock(LinearAdditionBlock):
-    """A Hyper-Search block: trained scales, and an identity whose one number a channel is trained itself.
+    """A Hyper-Search block: trained scales, and an identity whose numbers, one per channel, are trained themselves.
 
     Args:
         operator: the module that imagines the block.
@@ -202,5 +202,5 @@ def _apply(placement: Placement, kernel: Tensor, padded: Tensor) -> Tensor:
 
 
 def _over_outputs(values: Tensor, block: Block) -> Tensor:
-    """A number, or one an output channel, shaped to multiply or shift the outputs."""
+    """A scalar, or one number per output channel, reshaped to multiply or shift the outputs."""
     return values if values.ndim == 0 else values.reshape(-1, *(1,) * block.operator.dims)

@@ -1,4 +1,4 @@
-"""A representative matrix of what the equality claims: branch sets x update rules, with scales of both signs.
+"""The cases that stand for the claim of equality: branch sets x update rules, with scales of both signs.
 
 `repopt verify` runs it, and the tests are parametrized from it.
 """
@@ -173,14 +173,14 @@ CLIPPED_RULES: Mapping[str, OptimizerCase] = {
     }.items()
 }
 
-# Shown for what they are: the gradient is multiplied, and the two models part.
+# Shown for what they are: the gradient is multiplied, and the two models drift apart.
 INEXACT_RULES: Mapping[str, OptimizerCase] = {
     "AdamW, forced": OptimizerCase(optimizer=partial(torch.optim.AdamW, lr=0.01), route="grad", allow_inexact=True),
 }
 
 
 def mixed_sign_scales(bare: Plan, seed: int = 0) -> Scales:
-    """One number an output channel, between 0.3 and 1.5 in size and of either sign."""
+    """One number per output channel, of either sign and of magnitude 0.3 to 1.5."""
     draw = torch.Generator().manual_seed(seed)
     return Scales(
         {

@@ -38,7 +38,7 @@ class BlockDifference:
         branches: its branches.
         outputs: of its outputs, or of the whole model's where the model was trained as a whole.
         kernels: of its equivalent kernel.
-        moved: how far training moved the kernel from its start: an equality of things that stand still is none.
+        moved: how far training moved the kernel from its start; the equality says nothing if nothing moved.
     """
 
     operator: str
