@@ -5,6 +5,11 @@ from distributed.fsdp import run_all
 from distributed.ranks import on_ranks
 
 
+pytestmark = pytest.mark.skipif(
+    not hasattr(torch.cpu.Stream, "record_event"), reason="fully_shard of this torch does not work on a CPU"
+)
+
+
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """What one process wrote, and what two sharded ones did."""
