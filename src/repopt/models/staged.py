@@ -1,4 +1,4 @@
-"""What the models share: steps one after another, a map a stage, a classifier on the pooled last one."""
+"""What the models share: steps one after another, one feature map per stage, a classifier on the pooled last one."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
