@@ -25,8 +25,7 @@ from repopt.quantize.timing import WAYS, Timing, measure_speed
 from repopt.train.distributed import World
 from repopt.train.evaluation import evaluate
 from repopt.train.recipe import Recipe
-from repopt.train.records import read_info
-from repopt.train.runs import Trained, image_format, load_run, run_data, run_recipe
+from repopt.train.runs import Trained, image_format, load_run, read_json, run_data, run_recipe
 
 Method = Literal["ptq", "qat"]
 # as it is deployed; with the norms and branches of training; a converted RepVGG that was given norms again
@@ -115,7 +114,7 @@ def quantize_run(
     record = {
         "run": str(run),
         "model": trained.config["model"],
-        "trained_by": read_info(run).method,
+        "trained_by": read_json(run, "run.json")["method"],
         "epochs": recipe.epochs,
         "kernel": recipe.kernel,
         "seed": recipe.seed,
