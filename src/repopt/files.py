@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
-from filelock import FileLock
 
 UNFINISHED = ".unfinished."
 
@@ -63,6 +62,8 @@ def append_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
     Raises:
         ValueError: the file has other columns.
     """
+    from filelock import FileLock  # 25 ms that `import repopt` need not pay
+
     columns = list(rows[0])
     path.parent.mkdir(parents=True, exist_ok=True)
     # beside the file, where every process and machine finds it; removing it would let two in at once
