@@ -1,20 +1,52 @@
+"""Files are written whole or not at all, by many at once, and read as what they should hold."""
+
 import csv
-import shutil
-import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import pytest
-import torch
 
-from repopt import results
-from repopt.device import commit, environment
-from repopt.files import append_csv
+from repopt.files import append_csv, placing_folder, read_as, read_lines_as, replacing
 
 
-def test_the_environment_says_where_when_and_with_what():
-    found = environment("cpu")
-    assert found["torch"] == torch.__version__
-    assert "cores" in found["hardware"]
-    assert set(found) == {"hardware", "threads", "python", "torch", "date"}
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    name: str
+    size: tuple[int, int] = (1, 1)
+    loss: float | None = None
+
+
+def test_a_file_is_replaced_in_one_move_or_not_at_all(tmp_path):
+    path = tmp_path / "file.txt"
+    path.write_text("old")
+
+    def write(text, fails):
+        with replacing(path) as unfinished:
+            unfinished.write_text(text)
+            assert path.read_text() == "old"
+            if fails:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write("half", True)
+    assert path.read_text() == "old"
+    write("new", False)
+    assert path.read_text() == "new"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file.txt"]
+
+
+def test_a_folder_is_placed_in_one_move_or_not_at_all(tmp_path):
+    def write(fails):
+        with placing_folder(tmp_path / "folder") as unfinished:
+            (unfinished / "a").touch()
+            if fails:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write(True)
+    assert list(tmp_path.iterdir()) == []
+    write(False)
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["folder", "folder/a"]
 
 
 def test_rows_are_appended_under_one_header(tmp_path):
@@ -23,6 +55,17 @@ def test_rows_are_appended_under_one_header(tmp_path):
     append_csv(path, [{"ms": 2, "seed": 0}])
     with path.open() as file:
         assert list(csv.DictReader(file)) == [{"ms": "1", "seed": "0"}, {"ms": "2", "seed": "0"}]
+
+
+def test_those_who_append_at_once_take_turns(tmp_path):
+    """Threads, whose locks exclude each other just as those of processes do: each opens the file on its own."""
+    path = tmp_path / "a.csv"
+    wanted = [{"number": number, "square": number**2} for number in range(200)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda row: append_csv(path, [row]), wanted))
+    header, *rows = path.read_text().splitlines()
+    assert header == "number,square"
+    assert sorted(rows) == sorted(f"{row['number']},{row['square']}" for row in wanted)
 
 
 def test_other_columns_do_not_go_into_the_same_file(tmp_path):
@@ -37,29 +80,22 @@ def test_a_file_that_was_left_empty_gets_its_header(tmp_path):
     assert (tmp_path / "a.csv").read_text() == "ms\n1\n"
 
 
-def test_a_copy_without_git_is_told_its_commit(monkeypatch):
-    monkeypatch.setenv("REPOPT_COMMIT", "a1b2c3d")
-    assert commit.__wrapped__() == "a1b2c3d"
+def test_a_file_is_read_as_a_type_and_more_keys_are_left_out(tmp_path):
+    (tmp_path / "a.json").write_text('{"name": "a", "size": [2, 3], "loss": NaN, "more": 1}')
+    read = read_as(tmp_path / "a.json", Shape)
+    assert (read.name, read.size) == ("a", (2, 3))
+    assert read.loss != read.loss
 
 
-def test_the_commit_is_that_of_the_packages_own_checkout(monkeypatch, tmp_path):
-    monkeypatch.delenv("REPOPT_COMMIT", raising=False)
-    checkout, package = tmp_path / "checkout", tmp_path / "checkout" / "repopt"
-    package.mkdir(parents=True)
-    shutil.copy(results.__file__, package)
-    monkeypatch.setattr(results, "__file__", str(package / "results.py"))
+def test_a_file_of_another_type_is_a_sentence_with_its_place(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"name": "a"}\n\n{"name": 3}\n')
+    with pytest.raises(ValueError, match=r"a\.jsonl' is corrupt: line 3: Expected `str`, got `int` - at `\$\.name`$"):
+        read_lines_as(path, Shape)
 
-    def git(*words):
-        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-        return subprocess.run(["git", "-C", checkout, *who, *words], check=True, capture_output=True, text=True).stdout
 
-    git("init", "-q")
-    assert commit.__wrapped__() == ""  # inside somebody's checkout, and not part of it
-    git("add", "-A")
-    git("commit", "-qm", "first")
-    head = git("rev-parse", "--short", "HEAD").strip()
-    assert commit.__wrapped__() == head
-    (checkout / "results.csv").write_text("1")
-    assert commit.__wrapped__() == head
-    (package / "results.py").write_text("changed")
-    assert commit.__wrapped__() == f"{head}-dirty"
+def test_lines_end_where_a_process_was_killed(tmp_path):
+    path = tmp_path / "a.jsonl"
+    assert read_lines_as(path, Shape) == []
+    path.write_text('{"name": "a"}\n{"name": "b"}\n{"na')
+    assert [shape.name for shape in read_lines_as(path, Shape)] == ["a", "b"]

@@ -1,24 +1,32 @@
-"""Files are written whole or not at all: a reader, or a process that goes on after a crash, never sees half of one."""
+"""Files are written whole or not at all, and what is read is checked by type.
+
+A reader, or a process that goes on after a crash, never sees half of a file.
+"""
 
 import csv
-import fcntl
 import io
+import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 UNFINISHED = ".unfinished."
+
+T = TypeVar("T")
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path to write to, whose file takes the place of `path` in one move once it is on the disk.
+    """A path to write to, whose file replaces `path` in one move once it is on the disk.
 
-    A process that is killed, or an error within, leaves the file that was there as it was.
+    After an error within, or if the process is killed, the file that was there is still there.
     """
-    unfinished = path.with_name(f"{UNFINISHED}{path.name}")  # the name decides what some write
+    unfinished = path.with_name(f"{UNFINISHED}{path.name}")  # some writers choose a format by the suffix
     try:
         yield unfinished
         with unfinished.open("rb") as file:
@@ -38,7 +46,7 @@ def replacing(path: Path) -> Iterator[Path]:
 def placing_folder(path: Path) -> Iterator[Path]:
     """A folder to write to, which becomes `path` in one move; an error within leaves nothing."""
     unfinished = path.with_name(f"{UNFINISHED}{path.name}")
-    shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
+    shutil.rmtree(unfinished, ignore_errors=True)  # from a process that was killed
     unfinished.mkdir(parents=True)
     try:
         yield unfinished
@@ -49,15 +57,17 @@ def placing_folder(path: Path) -> Iterator[Path]:
 
 
 def append_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
-    """Appends rows to a CSV file, which gets a header if it is new; processes that append at once take turns.
+    """Appends rows to a CSV file, with a header if it is new; processes that append at the same time take turns.
 
     Raises:
         ValueError: the file has other columns.
     """
+    from filelock import FileLock  # 25 ms that `import repopt` need not pay
+
     columns = list(rows[0])
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+b", buffering=0) as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    # beside the file, where every process and machine finds it; removing it would let two in at once
+    with FileLock(path.with_name(f".{path.name}.lock")), path.open("a+b", buffering=0) as file:
         file.seek(0)
         header = next(csv.reader([file.readline().decode()]), [])
         if header and header != columns:
@@ -71,3 +81,33 @@ def append_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
         if file.write(data) != len(data):  # in one write: a process that is killed leaves all rows, or none
             file.truncate(end)
             raise OSError(f"{str(path)!r} could not take all rows: is the disk full?")
+
+
+def read_as(path: Path, kind: type[T]) -> T:
+    """What a JSON file holds, checked against a type; keys that the type does not know are left out.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is not JSON, or holds something else than `kind`.
+    """
+    return _parsed(path.read_text(encoding="utf-8", errors="replace"), kind, path)
+
+
+def read_lines_as(path: Path, kind: type[T]) -> list[T]:
+    """The same for each line of a .jsonl file; a missing file has no lines.
+
+    What follows the last newline was being written when its process was killed, and is left out.
+    """
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if path.is_file() else []
+    return [_parsed(line, kind, path, number) for number, line in enumerate(lines, start=1) if line.strip()]
+
+
+def _parsed(text: str, kind: type[T], path: Path, line: int | None = None) -> T:
+    # json and not msgspec's own decoder: losses may be NaN, and an error should name its line
+    try:
+        return msgspec.convert(json.loads(text), kind)
+    except json.JSONDecodeError as error:
+        trouble = f"line {(line or 1) + error.lineno - 1} is not JSON ({error.msg})"
+    except msgspec.ValidationError as error:
+        trouble = f"{error}" if line is None else f"line {line}: {error}"
+    raise ValueError(f"{str(path)!r} is corrupt: {trouble}")

@@ -75,10 +75,10 @@ def test_options_that_the_weights_do_not_fit_are_refused(folder, options, words)
 def test_a_folder_without_a_model_is_refused(folder):
     config = folder / "config.json"
     config.write_text("[]")
-    with pytest.raises(ValueError, match="is not of a model of repopt"):
+    with pytest.raises(ValueError, match=r"config\.json' is corrupt: Expected `object`, got `array`"):
         repopt.create_model(folder)
     config.write_text("{")
-    with pytest.raises(ValueError, match="is not JSON"):
+    with pytest.raises(ValueError, match="is corrupt: line 1 is not JSON"):
         repopt.create_model(folder)
     config.write_text(json.dumps({"model": str(folder), "options": {}}))
     with pytest.raises(ValueError, match=r"there is no model .* nor a folder"):

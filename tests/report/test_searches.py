@@ -1,9 +1,9 @@
-"""Which scales appendix E looks at."""
+"""Which scales appendix E looks at, and what a search costs."""
 
 import pytest
 
-from repopt.report import read_run
-from repopt.report.searches import branches, by_depth, over_epochs, sampled_operator, stage_starts, stages
+from repopt.report.searches import branches, by_depth, cost_share, over_epochs, sampled_operator, stage_starts, stages
+from repopt.train.records import read_run
 from report.folders import STAGES, write_run
 
 
@@ -35,3 +35,7 @@ def test_a_model_without_identities_is_one_stage():
     assert stages(means) == [["a", "b"]]
     assert sampled_operator(means) == "b"
     assert branches(means) == ["conv3x3", "conv1x1"]
+
+
+def test_the_paper_s_search_costs_0_18_percent_of_its_training():
+    assert f"{cost_share(50_000, 240, 32) * 10 / 9:.2%}" == "0.18%"

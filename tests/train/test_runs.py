@@ -2,7 +2,6 @@
 
 import pytest
 
-from repopt.files import replacing
 from repopt.train.runs import RunFolder
 
 
@@ -42,7 +41,7 @@ def test_a_file_is_no_folder(tmp_path):
 
 def test_what_is_of_no_run_is_not_overwritten(tmp_path):
     (tmp_path / "scales.safetensors").write_bytes(b"precious")
-    with pytest.raises(ValueError, match=r"holds scales.safetensors, which is of no run"):
+    with pytest.raises(ValueError, match=r"holds scales.safetensors, which belongs to no run"):
         RunFolder(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["scales.safetensors"]
 
@@ -66,25 +65,6 @@ def test_a_torn_last_line_is_left_out_and_later_epochs_are_forgotten(tmp_path):
     assert (tmp_path / "metrics.jsonl").read_text() == '{"epoch": 1}\n{"epoch": 2}\n{"epoch": 3}\n'
     folder.close()
     assert not (tmp_path / "scales.jsonl").exists()
-
-
-def test_a_file_is_replaced_in_one_move_or_not_at_all(tmp_path):
-    path = tmp_path / "file.txt"
-    path.write_text("old")
-
-    def write(text, fails):
-        with replacing(path) as unfinished:
-            unfinished.write_text(text)
-            assert path.read_text() == "old"
-            if fails:
-                raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write("half", True)
-    assert path.read_text() == "old"
-    write("new", False)
-    assert path.read_text() == "new"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["file.txt"]
 
 
 def test_a_folder_that_was_made_for_nothing_goes_and_the_users_own_stays(tmp_path):

@@ -17,7 +17,7 @@ def report(
     Args:
         runs: run folders.
         out: the page.
-        title: its headline.
+        title: the headline.
     """
     print(write_report(runs, out, title=title))
     return 0

@@ -1,6 +1,6 @@
-"""The report: one self-contained HTML page of a run, or of a comparison of runs."""
+"""The report: one self-contained HTML page about a run, or about several side by side."""
 
 from repopt.report.page import write_report
-from repopt.report.runs import Run, read_run, read_search
+from repopt.report.searches import read_search
 
-__all__ = ["Run", "read_run", "read_search", "write_report"]
+__all__ = ["read_search", "write_report"]

@@ -20,16 +20,16 @@ Weight = Literal["mean", "single", "unfinished", "stage"]
 INK, MUTED, GRID, PAPER = "#010101", "#010102", "#010103", "#010104"
 SERIES = tuple(f"#0102{index:02x}" for index in range(8))  # the length of style.css's palette
 
-# a second sign beside the colour, for those who see few colours: matplotlib's marker, and the same shape for a legend
+# a second sign beside the colour, for those who see few colours: matplotlib's marker, and its outline for a legend
 MARKERS: Sequence[tuple[str, str]] = (
-    ("o", '<circle cx="17" cy="7" r="4"/>'),
-    ("s", '<rect x="13.5" y="3.5" width="7" height="7"/>'),
-    ("^", '<path d="M17 2.5 21.5 11 12.5 11z"/>'),
-    ("D", '<path d="M17 2 22 7 17 12 12 7z"/>'),
-    ("v", '<path d="M17 11.5 21.5 3 12.5 3z"/>'),
-    ("p", '<path d="M17 2.5 21.5 5.8 19.8 11 14.2 11 12.5 5.8z"/>'),
-    ("P", '<path d="M15.2 2.5h3.6v2.7h2.7v3.6h-2.7v2.7h-3.6v-2.7h-2.7v-3.6h2.7z"/>'),
-    ("h", '<path d="M17 2.5 21 4.8 21 9.2 17 11.5 13 9.2 13 4.8z"/>'),
+    ("o", "M13 7a4 4 0 1 0 8 0a4 4 0 1 0-8 0z"),
+    ("s", "M13.5 3.5h7v7h-7z"),
+    ("^", "M17 2.5 21.5 11 12.5 11z"),
+    ("D", "M17 2 22 7 17 12 12 7z"),
+    ("v", "M17 11.5 21.5 3 12.5 3z"),
+    ("p", "M17 2.5 21.5 5.8 19.8 11 14.2 11 12.5 5.8z"),
+    ("P", "M15.2 2.5h3.6v2.7h2.7v3.6h-2.7v2.7h-3.6v-2.7h-2.7v-3.6h2.7z"),
+    ("h", "M17 2.5 21 4.8 21 9.2 17 11.5 13 9.2 13 4.8z"),
 )
 
 _VARIABLES = {INK: "--ink", MUTED: "--muted", GRID: "--grid", PAPER: "--card"} | {
@@ -176,16 +176,6 @@ def standing_alone(svg: str) -> str:
     light = dict(re.findall(r"(--[\w-]+): (#\w+)", css.partition("}")[0]))
     svg = re.sub(r"var\((--[\w-]+)\)", lambda variable: light[variable[1]], svg)
     return svg.replace("<svg", f'<svg style="background: {light["--card"]}; font-family: sans-serif"', 1)
-
-
-def legend(labels: Sequence[str]) -> str:
-    """A line of HTML with the labels of all series, in their order, beside colour and marker."""
-    entries = (
-        f'<li><svg class="key" viewBox="0 0 34 14" style="--this: var(--series-{series % len(SERIES) + 1})">'
-        f'<path class="stroke" d="M1 7H33"/>{MARKERS[series % len(MARKERS)][1]}</svg>{escape(label)}</li>'
-        for series, label in enumerate(labels)
-    )
-    return f'<ul class="legend">{"".join(entries)}</ul>'
 
 
 def _matplotlib() -> Any:

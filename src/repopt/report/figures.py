@@ -1,44 +1,44 @@
 """The report's figures: loss and accuracy over epochs, the final accuracies, and both figures of appendix E."""
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
+from repopt.report.comparison import Group, mean_and_deviation
 from repopt.report.drawing import GRID, INK, SERIES, count_epochs, dot, line, log_scale, new_figure, to_svg
-from repopt.report.groups import Group, curve, mean_and_deviation, mean_curve
-from repopt.report.runs import Epoch
 from repopt.report.searches import Means, by_depth, stage_starts
+from repopt.train.records import EpochRecord, RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _LABEL_WIDTH = 48  # letters that fit into a figure
-_LOG_FROM = 20  # where the largest loss is so many times the smallest, the end of the curves shows on a log scale only
+_LOG_FROM = 20  # largest over smallest loss, from which the end of the curves shows on a log scale only
 
 
-def loss_curves(groups: Sequence[Group]) -> str | None:
-    """Training loss over epochs, one colour a group; None where no loss was measured."""
-    return _curves(groups, lambda epoch: epoch.train_loss, "training loss")
-
-
-def accuracy_curves(groups: Sequence[Group]) -> str | None:
-    """Validation accuracy over epochs, one colour a group; None where nothing was evaluated."""
-    return _curves(groups, lambda epoch: epoch.val_accuracy, "validation accuracy (%)")
+def curves(groups: Sequence[Group]) -> dict[str, str]:
+    """{caption: figure}; without those for which nothing was measured."""
+    drawn = {
+        "Training loss": _curves(groups, lambda epoch: epoch.train_loss, "training loss"),
+        "Validation accuracy": _curves(groups, lambda epoch: epoch.val_accuracy, "validation accuracy (%)"),
+        "Final validation accuracy": final_accuracies(groups),
+    }
+    return {caption: svg for caption, svg in drawn.items() if svg is not None}
 
 
 def final_accuracies(groups: Sequence[Group]) -> str | None:
-    """Each run's last validation accuracy as a dot, the mean as a bar with its deviation; None for a single group."""
-    rows = [(series, group) for series, group in enumerate(groups) if group.values(lambda run: run.val_accuracy)]
+    """Each run's last accuracy as a dot, the mean as a bar with its deviation; None if there is a single group."""
+    rows = [(series, group) for series, group in enumerate(groups) if group.accuracies]
     if len(rows) < 2:
         return None
     figure, axes = new_figure(height=max(255, 50 + 34 * len(rows)))
     axes.grid(visible=False, axis="y")
     axes.grid(axis="x", color=GRID, linewidth=0.6)
     for height, (series, group) in enumerate(reversed(rows)):
-        values = group.values(lambda run: run.val_accuracy)
-        mean, deviation = mean_and_deviation(values)
+        mean, deviation = mean_and_deviation(group.accuracies)
         colour = SERIES[series % len(SERIES)]
-        for value in values:
+        for value in group.accuracies:
             dot(axes, value, height, series, size=8.0)
         if deviation is not None:
             axes.plot([mean, mean], [height - 0.22, height + 0.22], color=colour, linewidth=2.5)
@@ -51,14 +51,14 @@ def final_accuracies(groups: Sequence[Group]) -> str | None:
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
     axes.set_xlabel("validation accuracy (%)")
-    return to_svg(figure, "Final validation accuracy of each method, one dot a run")
+    return to_svg(figure, "Final validation accuracy of each method, one dot per run")
 
 
 def scales_over_epochs(means: Mapping[str, Mapping[int, float]], name: str) -> str:
-    """Appendix E's first figure: the mean of one operator's scales after each epoch, one curve a branch."""
+    """Appendix E's first figure: the mean of one operator's scales after each epoch, one curve per branch."""
     figure, axes = new_figure()
     draw_over_epochs(axes, means)
-    return to_svg(figure, f"Mean of the scales of {name} over epochs, one curve a branch")
+    return to_svg(figure, f"Mean of the scales of {name} over epochs, one curve per branch")
 
 
 def draw_over_epochs(axes: "Axes", means: Mapping[str, Mapping[int, float]]) -> None:
@@ -89,7 +89,7 @@ def draw_by_depth(axes: "Axes", means: Means) -> None:
     axes.set_ylabel("mean of the scales")
 
 
-def _curves(groups: Sequence[Group], of: Callable[[Epoch], float | None], name: str) -> str | None:
+def _curves(groups: Sequence[Group], of: Callable[[EpochRecord], float | None], name: str) -> str | None:
     figure, axes = new_figure()
     drawn: list[float] = []
     for series, group in enumerate(groups):
@@ -106,11 +106,22 @@ def _curves(groups: Sequence[Group], of: Callable[[Epoch], float | None], name: 
         name += " (log scale)"
     count_epochs(axes, 1, max(run.epochs_done for group in groups for run in group.runs))
     axes.set_ylabel(name)
-    return to_svg(figure, f"{name} over epochs, one colour a method")
+    return to_svg(figure, f"{name} over epochs, one colour per method")
+
+
+def curve(run: RunRecord, of: Callable[[EpochRecord], float | None]) -> dict[int, float]:
+    """{epoch: value} where it was measured."""
+    return {epoch.epoch: value for epoch in run.epochs if (value := of(epoch)) is not None}
+
+
+def mean_curve(curves: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    """The mean at the epochs that all the curves have."""
+    shared = set(curves[0]).intersection(*curves[1:]) if curves else set()
+    return {epoch: statistics.fmean(curve[epoch] for curve in curves) for epoch in sorted(shared)}
 
 
 def _apart(places: Sequence[int], gap: float) -> list[int]:
-    """The places less those whose labels would touch the one before."""
+    """The places, without those whose labels would touch the one before."""
     kept: list[int] = []
     for place in places:
         if not kept or place - kept[-1] >= gap:

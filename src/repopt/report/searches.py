@@ -1,10 +1,20 @@
-"""Searched scales, as appendix E looks at them: the mean of a branch's scales over epochs, and by depth."""
+"""Searched scales, as appendix E shows them: the mean of a branch's scales over epochs, and by depth.
+
+What a search costs, as a share of ImageNet training:
+
+    share = images / 1,281,167 x epochs / 120 x (image size / 224)^2
+
+The paper's figure (section 4.1) has another factor (3x3 + 1x1) / (3x3) = 10/9, as its blocks convolve once per branch;
+a search block of repopt merges the kernels first and convolves once.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from repopt.plans.scales import Scales
+from repopt.train.records import read_run
 
 Means = Mapping[str, Mapping[str, float]]  # {operator: {branch: mean over channels}}
 
@@ -37,6 +47,41 @@ class Search:
     @property
     def start(self) -> Means:
         return self.history[min(self.history)]
+
+
+def read_search(folder: str | Path, name: str) -> Search:
+    """Reads the folder of a finished search.
+
+    Args:
+        folder: the run.
+        name: what to call it.
+
+    Raises:
+        ValueError: it is no search, or not finished.
+    """
+    run, scales = read_run(folder), Path(folder, "scales.safetensors")
+    if run.info.method != "search":
+        raise ValueError(f"{str(folder)!r} is a run of the method {run.info.method}: give the folder of a search")
+    if not run.scales or not scales.exists():
+        raise ValueError(f"the search in {str(folder)!r} is not finished: it has no scales yet")
+    return Search(
+        name=name,
+        model=run.info.model,
+        data=run.info.data,
+        seed=run.info.seed,
+        history=run.scales,
+        scales=Scales.load(scales),
+    )
+
+
+def cost_share(images: int, epochs: int, image_size: int) -> float:
+    """The cost of a search as a fraction of the paper's ImageNet training.
+
+    Example:
+        >>> f"{cost_share(50_000, 240, 32) * 10 / 9:.2%}"  # the paper's figure, with its two convolutions per block
+        '0.18%'
+    """
+    return images / 1_281_167 * epochs / 120 * (image_size / 224) ** 2
 
 
 def check_comparable(searches: Sequence[Search]) -> None:

@@ -1,15 +1,16 @@
-"""A run is a folder: what was asked for, what came out, and enough to go on or to report.
+"""A run is a folder: what was asked for, what came out, and enough to resume or to report.
 
 recipe.json, run.json     the resolved recipe; model, method, data, hardware, versions, seed, date
-metrics.jsonl             a line an epoch
+metrics.jsonl             one line per epoch
 scales.jsonl              for a search, the mean of each branch's scales after each epoch
 checkpoint.pt             the last state, to resume from
 scales.safetensors        of RepOpt from the start, of a search when it is done
 model.safetensors, model_ema.safetensors, config.json, summary.json, report.html      when it is done
 tensorboard/              where tensorboard is installed
+
+`RunFolder` writes them; `repopt.train.records` says what each holds, and reads it.
 """
 
-import fcntl
 import json
 import os
 import shutil
@@ -18,18 +19,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from torch import nn
 
 from repopt.data import DataSet, EvalBatches, load_data
 from repopt.device import allow_tf32
-from repopt.files import replacing
+from repopt.files import read_as, read_lines_as, replacing
 from repopt.models import create_model
 from repopt.models.saved import read_saved
 from repopt.train.distributed import joined
 from repopt.train.evaluation import Score, evaluate
 from repopt.train.recipe import Recipe, with_fields
+from repopt.train.records import read_info, read_json
 
-# what a finished or half-finished run holds and a folder of something else must not lose
+__all__ = [
+    "RunFolder",
+    "Trained",
+    "check_data",
+    "evaluate_run",
+    "image_format",
+    "load_run",
+    "read_json",
+    "run_data",
+    "run_recipe",
+]
+
+# results that a new run must not overwrite
 _RESULTS = (
     "metrics.jsonl",
     "scales.jsonl",
@@ -47,10 +62,10 @@ class RunFolder:
 
     Args:
         path: the folder, which is made.
-        resume: go on with the run that is there.
+        resume: continue the run that is there.
 
     Raises:
-        ValueError: there is a run already, or none to resume, or another process is at it.
+        ValueError: there is a run already, or none to resume, or another process is training in it.
     """
 
     def __init__(self, path: Path, *, resume: bool = False) -> None:
@@ -64,29 +79,25 @@ class RunFolder:
             )
         if resume and not started:
             raise ValueError(f"there is no run in {str(path)!r} to resume: leave --resume out to start one")
-        # run.json is a start's first file and recipe.json its last: between them, nothing is worth keeping
+        # a run starts by writing run.json and ends its start with recipe.json: in between, nothing is worth keeping
         taken = [] if started or (path / "run.json").exists() else [name for name in _RESULTS if (path / name).exists()]
         if taken:
-            raise ValueError(f"{str(path)!r} holds {taken[0]}, which is of no run: give another --out")
+            raise ValueError(f"{str(path)!r} holds {taken[0]}, which belongs to no run: give another --out")
         self._made = not path.exists()
         path.mkdir(parents=True, exist_ok=True)
-        self._lock = (path / ".lock").open("w")
+        self._lock = FileLock(path / ".lock", timeout=0, thread_local=False)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held = os.stat(path / ".lock")  # gone where another process has just let go of the folder
-            if not os.path.samestat(held, os.fstat(self._lock.fileno())):
-                raise BlockingIOError
-        except OSError as error:
-            self._lock.close()
+            self._lock.acquire()
+        except Timeout as error:
             raise ValueError(
                 f"another process is training in {str(path)!r}: wait for it, or give another --out"
             ) from error
 
     def close(self) -> None:
-        """Lets go of the folder; one that was made for the run, and that nothing was written to, goes too."""
+        """Releases the folder, and removes it if this run made it and wrote nothing to it."""
         if self._made and self.path.is_dir() and [path.name for path in self.path.iterdir()] == [".lock"]:
             shutil.rmtree(self.path, ignore_errors=True)
-        self._lock.close()
+        self._lock.release()
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         """Writes a JSON file in one move."""
@@ -94,8 +105,7 @@ class RunFolder:
             path.write_text(json.dumps(content, indent=2) + "\n")
 
     def read(self, name: str) -> dict[str, Any]:
-        read: dict[str, Any] = json.loads((self.path / name).read_text())
-        return read
+        return read_as(self.path / name, dict[str, Any])
 
     def append(self, name: str, record: Mapping[str, Any]) -> None:
         """Appends a line to a .jsonl file."""
@@ -106,17 +116,10 @@ class RunFolder:
 
     def lines(self, name: str) -> list[dict[str, Any]]:
         """The records of a .jsonl file; a torn last line is left out."""
-        path = self.path / name
-        records = []
-        for line in path.read_text().splitlines() if path.exists() else ():
-            try:
-                records.append(json.loads(line))
-            except ValueError:
-                break
-        return records
+        return read_lines_as(self.path / name, dict[str, Any])
 
     def forget_after(self, epoch: int) -> None:
-        """Drops what was recorded of later epochs, which will be trained again."""
+        """Drops the records of later epochs, which will be trained again."""
         for name in ("metrics.jsonl", "scales.jsonl"):
             kept = [record for record in self.lines(name) if record["epoch"] <= epoch]
             if (self.path / name).exists():
@@ -126,7 +129,7 @@ class RunFolder:
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """A finished run's model, with what it needs to be used.
+    """A finished run's model, and what its inputs and outputs are.
 
     Attributes:
         model: in eval mode.
@@ -144,7 +147,7 @@ def load_run(folder: str | Path) -> Trained:
 
 
 def run_recipe(folder: str | Path) -> Recipe:
-    """The recipe that a run was trained by."""
+    """The recipe of a run; a field that this version does not know is an error, as it would train differently."""
     return with_fields(Recipe(), read_json(Path(folder), "recipe.json"), str(Path(folder, "recipe.json")))
 
 
@@ -155,10 +158,9 @@ def run_data(folder: str | Path, data: str | None = None, *, limit: int | None =
         raise ValueError(f"limit must be at least 1, not {limit}")
     if data is not None:
         return load_data(data, size=size, limit=limit)
-    info = read_json(Path(folder), "run.json")
-    kept = info["limit"] if limit is None else limit
+    info = read_info(folder)
     try:
-        return load_data(info["data"], size=size, limit=kept, broken=info["broken"])
+        return load_data(info.data, size=size, limit=info.limit if limit is None else limit, broken=info.broken)
     except (OSError, ValueError) as error:
         raise ValueError(f"the run's own data cannot be loaded ({error}): give --data") from error
 
@@ -170,11 +172,11 @@ def check_data(trained: Trained, data: DataSet) -> None:
         ("classes", len(data.classes), len(trained.config["classes"])),
     ):
         if given != wanted:
-            raise ValueError(f"{data.name!r} has {given} {what} and the run {wanted}: give data like its own")
+            raise ValueError(f"{data.name!r} has {given} {what} and the run {wanted}: give data like the run's own")
 
 
 def image_format(trained: Trained) -> dict[str, Any]:
-    """How batches must be made for the model, at the size that it is evaluated and deployed at."""
+    """Size, mean and std of the batches that the model is evaluated and deployed with."""
     config = trained.config
     size = config.get("eval_size") or config["size"]
     return {"size": size, "mean": tuple(config["mean"]), "std": tuple(config["std"])}
@@ -217,11 +219,3 @@ def evaluate_run(
             )
             scores[size] = evaluate(model, batches, recipe, device=chosen, world=world)
     return scores
-
-
-def read_json(folder: Path, name: str) -> dict[str, Any]:
-    """A file of a run."""
-    if not (folder / name).exists():
-        raise ValueError(f"{str(folder)!r} is no run: it holds no {name}")
-    read: dict[str, Any] = json.loads((folder / name).read_text())
-    return read

@@ -1,18 +1,20 @@
+"""A run folder that was read says what its files say, or which of them is corrupt and where."""
+
 import json
 
 import pytest
 
-from repopt.report import read_run
+from repopt.train.records import read_run
 from report.folders import write_run
 
 
 def test_a_finished_run_says_what_its_summary_does(tmp_path):
     run = read_run(write_run(tmp_path / "a", "repopt", seed=2))
     said = json.loads((tmp_path / "a" / "summary.json").read_text())
-    assert (run.finished, run.method, run.seed, run.epochs_done) == (True, "repopt", 2, 15)
+    assert (run.finished, run.info.method, run.info.seed, run.epochs_done) == (True, "repopt", 2, 15)
     assert run.val_accuracy == said["val_accuracy"]
     assert run.seconds == pytest.approx(sum(said["seconds"].values()))
-    assert run.environment["hardware"] == "Intel Xeon, 2 cores"
+    assert run.info.hardware == "Intel Xeon, 2 cores"
 
 
 def test_an_unfinished_run_says_what_its_last_epochs_do(tmp_path):
@@ -48,17 +50,23 @@ def test_of_an_epoch_run_again_the_later_line_counts(tmp_path):
     assert run.epochs[-1].train_loss == 0.5
 
 
-def test_a_missing_folder_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"there is no folder '.*nowhere': give the folder that"):
-        read_run(tmp_path / "nowhere")
+def test_what_newer_versions_add_is_left_out(tmp_path):
+    folder = write_run(tmp_path / "a", colour="red")
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"epoch": 16, "taste": [1]}\n')
+    run = read_run(folder)
+    assert run.epochs[-1].epoch == 16
+    assert not hasattr(run.info, "colour")
 
 
 @pytest.mark.parametrize("name", ["recipe.json", "run.json"])
 def test_a_folder_that_is_no_run_names_the_missing_file(tmp_path, name):
     folder = write_run(tmp_path / "a")
     (folder / name).unlink()
-    with pytest.raises(FileNotFoundError, match=f"'.*a' is not the folder of a run, as it holds no {name}"):
+    with pytest.raises(ValueError, match=f"'.*a' is no run: it holds no {name}"):
         read_run(folder)
+    with pytest.raises(ValueError, match=r"'.*nowhere' is no run: it holds no run\.json"):
+        read_run(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
@@ -67,12 +75,16 @@ def test_a_folder_that_is_no_run_names_the_missing_file(tmp_path, name):
         ("recipe.json", '{\n"lr": 0.1,\n}', r"recipe\.json' is corrupt: line 3 is not JSON"),
         ("recipe.json", "", r"recipe\.json' is corrupt: line 1 is not JSON"),
         ("metrics.jsonl", '{"epoch": 1}\n{"epo\n{"epoch": 3}\n', r"metrics\.jsonl' is corrupt: line 2 is not JSON"),
-        ("metrics.jsonl", "[1]\n", r"metrics\.jsonl' is corrupt: line 1 holds list, not a dictionary"),
-        ("metrics.jsonl", '{"epoch": "x"}\n', r"line 1 of '.*metrics\.jsonl', 'epoch' is 'x', where a whole number"),
-        ("metrics.jsonl", '{"epoch": 1, "train_loss": true}\n', r"'train_loss' is True, where a number is wanted"),
-        ("scales.jsonl", '{"epoch": 1, "scales": 3}\n', r"'scales' is 3, where a dictionary is wanted"),
-        ("run.json", "{}", r"in '.*run\.json', 'method' is missing, where a text is wanted: mend it, or leave"),
-        ("summary.json", "{}", r"in '.*summary\.json', .* is missing"),
+        ("metrics.jsonl", "[1]\n", r"metrics\.jsonl' is corrupt: line 1: Expected `object`, got `array`"),
+        ("metrics.jsonl", '\n{"epoch": "x"}\n', r"line 2: Expected `int`, got `str` - at `\$\.epoch`"),
+        (
+            "metrics.jsonl",
+            '{"epoch": 1, "train_loss": true}\n',
+            r"line 1: Expected `float.*got `bool` - at `\$\.train_loss",
+        ),
+        ("scales.jsonl", '{"epoch": 1, "scales": 3}\n', r"line 1: Expected `object`, got `int` - at `\$\.scales`"),
+        ("run.json", "{}", r"run\.json' is corrupt: Object missing required field `method`"),
+        ("summary.json", "{}", r"summary\.json' is corrupt: Object missing required field `epochs`"),
     ],
 )
 def test_a_corrupt_file_is_named_with_its_place(tmp_path, name, text, sentence):

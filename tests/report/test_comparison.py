@@ -1,8 +1,9 @@
 import pytest
 
-from repopt.report import read_run
-from repopt.report.groups import differing_fields, group_runs, mean_and_deviation, mean_curve
-from report.folders import three_methods, write_run
+from repopt.report.comparison import differing_fields, group_runs, mean_and_deviation, shared_fields
+from repopt.report.figures import mean_curve
+from repopt.train.records import read_run
+from report.folders import RECIPE, three_methods, write_run
 
 
 def labels(folders):
@@ -12,7 +13,7 @@ def labels(folders):
 def test_runs_that_differ_in_the_seed_alone_stand_together(tmp_path):
     groups = group_runs(read_run(folder) for folder in reversed(three_methods(tmp_path)))
     assert [group.label for group in groups] == ["Hyper-Search", "SGD", "RepVGG", "RepOpt"]
-    assert [[run.seed for run in group.runs] for group in groups] == [[0], [0, 1, 2], [0, 1, 2], [0, 1, 2]]
+    assert [[run.info.seed for run in group.runs] for group in groups] == [[0], [0, 1, 2], [0, 1, 2], [0, 1, 2]]
 
 
 @pytest.mark.parametrize(
@@ -45,9 +46,9 @@ def test_what_most_have_in_common_is_not_in_their_labels(tmp_path):
 def test_means_are_over_finished_runs_where_there_are_any(tmp_path):
     done, going = write_run(tmp_path / "a"), write_run(tmp_path / "b", seed=1, epochs=3, finished=False)
     (mixed,), (alone,) = group_runs([read_run(done), read_run(going)]), group_runs([read_run(going)])
-    assert [run.seed for run in mixed.counted] == [0]
-    assert [run.seed for run in alone.counted] == [1]
-    assert (mixed.finished, alone.finished) == (True, False)
+    assert [run.info.seed for run in mixed.counted] == [0]
+    assert [run.info.seed for run in alone.counted] == [1]
+    assert (mixed.seeds, alone.seeds) == ((1, 2), (1, 1))
 
 
 def test_the_deviation_is_the_sample_s_and_one_value_has_none():
@@ -60,6 +61,8 @@ def test_a_mean_curve_goes_where_all_curves_go():
     assert mean_curve([]) == {}
 
 
-def test_fields_of_the_recipe_that_differ_are_found_and_the_seed_is_none_of_them(tmp_path):
+def test_fields_of_the_recipe_either_differ_or_are_shared_and_the_seed_is_neither(tmp_path):
     folders = [write_run(tmp_path / "a", recipe={"seed": 0}), write_run(tmp_path / "b", recipe={"seed": 1, "lr": 0.2})]
-    assert differing_fields(group_runs(read_run(folder) for folder in folders)) == ["lr"]
+    groups = group_runs(read_run(folder) for folder in folders)
+    assert differing_fields(groups) == {"lr": [0.1, 0.2]}
+    assert shared_fields(groups) == {field: value for field, value in RECIPE.items() if field != "lr"}

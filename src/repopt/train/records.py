@@ -1,0 +1,198 @@
+"""What the files of a run folder hold, each as a type; whatever is read is checked against it.
+
+A run that is still going, or was killed, has no summary and fewer epochs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from repopt.data.datasets import Broken
+from repopt.files import read_as, read_lines_as
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunInfo:
+    """run.json: what is trained on what, and where. What has a default may be missing."""
+
+    method: str
+    model: str
+    data: str
+    kernel: str
+    train_images: int
+    val_images: int
+    image_size: int
+    seed: int
+    parameters: int
+    options: dict[str, Any] = field(default_factory=dict)
+    limit: int | None = None
+    broken: Broken = "raise"
+    weights: str | None = None
+    data_digest: str | None = None
+    processes: int = 1
+    precision: str | None = None
+    hardware: str | None = None
+    threads: str | None = None
+    python: str | None = None
+    torch: str | None = None
+    repopt: str | None = None
+    commit: str | None = None
+    date: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochRecord:
+    """A line of metrics.jsonl; accuracies in percent, None where nothing was measured."""
+
+    epoch: int
+    train_loss: float | None = None
+    train_accuracy: float | None = None
+    val_loss: float | None = None
+    val_accuracy: float | None = None
+    images_per_second: float | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalesRecord:
+    """A line of scales.jsonl: {operator: {branch: mean over channels}} after an epoch, 0 being the start."""
+
+    epoch: int
+    scales: dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """summary.json; seconds by what they were spent on."""
+
+    epochs: int
+    seconds: dict[str, float]
+    val_accuracy: float | None = None
+    best_val_accuracy: float | None = None
+    best_epoch: int | None = None
+    images_per_second: float | None = None
+    peak_memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Int8Layer:
+    """What INT8 does to a layer: to the logits with this layer alone, and to its output with all; SNR in dB."""
+
+    layer: str
+    agreement_alone: float | None = None
+    snr_alone: float | None = None
+    snr: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Int8Record:
+    """quantized.json, which `repopt quantize` leaves in a folder of its own; speeds in images per second."""
+
+    method: str
+    weights: str
+    form: str
+    backend: str
+    float_accuracy: float
+    int8_accuracy: float
+    drop: float
+    float_bytes: int
+    int8_bytes: int
+    calibrator: str | None = None
+    trim: float = 0.0
+    float_eager: float | None = None
+    float_compiled: float | None = None
+    int8: float | None = None
+    layers: tuple[Int8Layer, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """A run folder, read.
+
+    Attributes:
+        folder: where.
+        info: what was trained, and where.
+        recipe: as recipe.json has it.
+        epochs: by epoch; if one was run twice, the later line.
+        scales: for a search, {epoch: {operator: {branch: mean}}}, epoch 0 being the start.
+        summary: None while the run is not finished.
+        int8: what it was quantized to.
+    """
+
+    folder: Path
+    info: RunInfo
+    recipe: Mapping[str, Any]
+    epochs: tuple[EpochRecord, ...]
+    scales: Mapping[int, Mapping[str, Mapping[str, float]]]
+    summary: RunSummary | None
+    int8: tuple[Int8Record, ...]
+
+    @property
+    def finished(self) -> bool:
+        return self.summary is not None
+
+    @property
+    def epochs_done(self) -> int:
+        return self.summary.epochs if self.summary else max((epoch.epoch for epoch in self.epochs), default=0)
+
+    @property
+    def val_accuracy(self) -> float | None:
+        """After the last epoch; of an unfinished run, when it was last evaluated."""
+        if self.summary:
+            return self.summary.val_accuracy
+        found = [epoch.val_accuracy for epoch in self.epochs if epoch.val_accuracy is not None]
+        return found[-1] if found else None
+
+    @property
+    def images_per_second(self) -> float | None:
+        if self.summary:
+            return self.summary.images_per_second
+        found = sorted(epoch.images_per_second for epoch in self.epochs if epoch.images_per_second is not None)
+        return found[len(found) // 2] if found else None
+
+    @property
+    def seconds(self) -> float:
+        """The whole time; of an unfinished run, that of its epochs."""
+        if self.summary:
+            return sum(self.summary.seconds.values())
+        return sum(epoch.seconds or 0.0 for epoch in self.epochs)
+
+
+def read_run(folder: str | Path) -> RunRecord:
+    """Reads a run folder.
+
+    Raises:
+        ValueError: it is no run, or a file in it is corrupt.
+    """
+    folder = Path(folder)
+    summary = folder / "summary.json"
+    epochs = {record.epoch: record for record in read_lines_as(folder / "metrics.jsonl", EpochRecord)}
+    scales = {record.epoch: record.scales for record in read_lines_as(folder / "scales.jsonl", ScalesRecord)}
+    return RunRecord(
+        folder=folder.resolve(),  # whose last part is a name, also of "."
+        info=read_info(folder),
+        recipe=read_json(folder, "recipe.json"),
+        epochs=tuple(epochs[epoch] for epoch in sorted(epochs)),
+        scales={epoch: scales[epoch] for epoch in sorted(scales)},
+        summary=read_as(summary, RunSummary) if summary.exists() else None,
+        int8=tuple(read_as(path, Int8Record) for path in sorted(folder.glob("*/quantized.json"))),
+    )
+
+
+def read_info(folder: str | Path) -> RunInfo:
+    return _read(Path(folder), "run.json", RunInfo)
+
+
+def read_json(folder: Path, name: str) -> dict[str, Any]:
+    """A JSON file of a run."""
+    return _read(folder, name, dict[str, Any])
+
+
+def _read(folder: Path, name: str, kind: type[T]) -> T:
+    try:
+        return read_as(folder / name, kind)
+    except FileNotFoundError as error:
+        raise ValueError(f"{str(folder)!r} is no run: it holds no {name}") from error

@@ -1,0 +1,58 @@
+"""Run folders that an earlier version wrote still load, resume and report.
+
+old_runs/ was written by commit 9ea4de0 on a CPU: two epochs of four steps with a model of 900 parameters. The stopped
+runs ended by a signal after step 2 of epoch 2; the finished ones are the same trainings, uninterrupted.
+"""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import repopt
+from repopt.plans.scales import Scales
+from repopt.report import read_search, write_report
+from repopt.train.checkpoint import load_checkpoint
+from repopt.train.records import read_run
+from repopt.train.runs import evaluate_run, load_run, run_recipe
+from repopt.train.training import Job, train_run
+
+OLD = Path(__file__).parent / "old_runs"
+
+
+@pytest.mark.parametrize("name", ["finished_sgd", "finished_adamw", "search"])
+def test_a_finished_run_loads_and_evaluates_to_what_it_recorded(name):
+    trained, recorded = load_run(OLD / name), read_run(OLD / name)
+    assert sum(weight.numel() for weight in trained.model.parameters()) == 896
+    assert recorded.finished
+    (score,) = evaluate_run(OLD / name, device="cpu").values()
+    assert score.images == recorded.info.val_images
+    assert score.loss == pytest.approx(recorded.epochs[-1].val_loss, rel=1e-3)
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adamw"])
+def test_a_stopped_run_resumes_to_where_the_uninterrupted_one_ended(rule, tmp_path):
+    """The checkpoint holds the optimizer's state and the fingerprint of its plan."""
+    out = shutil.copytree(OLD / f"stopped_{rule}", tmp_path / "run")
+    assert load_checkpoint(out, torch.device("cpu"))["position"]["step"] == 2
+    other = Job(method="sgd", model="repopt_vgg_b1", data="digits", recipe=run_recipe(out))  # the folder's job counts
+    train_run(other, out, resume=True, device="cpu", quiet=True)
+    assert [epoch.epoch for epoch in read_run(out).epochs] == [1, 2]
+    ended, expected = (load_file(folder / "model.safetensors") for folder in (out, OLD / f"finished_{rule}"))
+    torch.testing.assert_close(ended, expected, rtol=1e-3, atol=1e-4)  # of another processor, perhaps
+
+
+def test_searched_scales_load_and_plan_a_model():
+    scales = Scales.load(OLD / "search" / "scales.safetensors")
+    plan = repopt.plan(load_run(OLD / "search").model, scales=scales)
+    assert set(plan.operators) == set(scales)
+    assert max(read_search(OLD / "search", "old").history) == 2
+
+
+def test_all_of_them_make_a_report(tmp_path):
+    pytest.importorskip("matplotlib")
+    page = write_report(sorted(OLD.iterdir()), tmp_path / "report.html").read_text()
+    assert "5 runs of repopt_vgg_nano" in page
+    assert page.count("unfinished, 1 of 2 epochs") == 2
