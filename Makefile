@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all lint docs clean
+.PHONY: demo test test-all lint docs wheel clean
 
 demo: $(VENV)/.installed
 	OMP_NUM_THREADS=1 $(BIN)/repopt demo
@@ -21,6 +21,16 @@ lint: $(VENV)/.installed-dev
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/python -m paper.generate
+
+# builds sdist and wheel, then tries the wheel in an empty environment; it holds the package and nothing else
+wheel: $(VENV)/bin/python
+	rm -rf dist
+	$(BIN)/pip install --quiet -c constraints.txt build hatchling
+	$(BIN)/python -m build --no-isolation
+	! $(BIN)/python -m zipfile -l dist/*.whl | tail -n +2 | grep -vE '^repopt(-[^/]+\.dist-info)?/'
+	$(PYTHON) -m venv --clear build/wheel
+	build/wheel/bin/pip install --quiet -c constraints.txt dist/*.whl
+	cd build && wheel/bin/repopt --version && wheel/bin/repopt verify --steps 5
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -1,4 +1,4 @@
-"""The same network, trained as if each 3x3 convolution had a 1x1 and an identity beside it."""
+"""The same network, trained as if each 3x3 convolution had a 1x1 convolution and an identity next to it."""
 
 import torch
 from torch import nn

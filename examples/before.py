@@ -1,4 +1,4 @@
-"""A plain network, trained plainly."""
+"""A plain network, trained with plain SGD."""
 
 import torch
 from torch import nn

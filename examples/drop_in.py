@@ -1,6 +1,6 @@
-"""A shipped model: plan, Rule of Initialization, attach; then the training loop you know.
+"""A model that comes with repopt: plan, initialize, attach, then the training loop you know.
 
-Trains RepOpt-VGG-nano for a few steps on made-up images. Runs in seconds on a CPU.
+Trains RepOpt-VGG-nano for a few steps on random images. Runs in seconds on a CPU.
 """
 
 import torch

@@ -1,6 +1,6 @@
-"""Your own model: say which operators imagine which branches, then prove that the training is the block's.
+"""Your own model: choose the branches of each operator, train, and check the equality with the real blocks.
 
-Depthwise, asymmetric, dilated and fully connected branches in one net. Runs in seconds on a CPU.
+Depthwise, asymmetric, dilated and fully connected branches in one network. Runs in seconds on a CPU.
 """
 
 import torch
