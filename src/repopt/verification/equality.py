@@ -201,7 +201,7 @@ def _train_both(
     differences = tuple(
         BlockDifference(
             operator=name,
-            branches=str(plan.blocks[name]),
+            branches=", ".join(plan.blocks[name].branches),
             outputs=outputs,
             kernels=kernel_differences[name],
             moved=_relative(module.weight, start[name]),
