@@ -4,7 +4,6 @@ import torch
 from distributed.fsdp import run_all
 from distributed.ranks import on_ranks
 
-
 pytestmark = pytest.mark.skipif(
     not hasattr(torch.cpu.Stream, "record_event"), reason="fully_shard of this torch does not work on a CPU"
 )
