@@ -20,7 +20,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 docs: $(VENV)/.installed-dev
-	$(BIN)/python -m paper.generate
+	$(BIN)/python -m paper docs
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -21,10 +21,10 @@ class RankCorrelation:
     Attributes:
         first: a search.
         second: another.
-        branch: whose scales.
+        branch: of the scales.
         channels: over all channels of all operators.
         operators: over the operators' means.
-        moved: over all channels, of how far each scale came from the mean that its operator started with.
+        moved: over all channels, of how far each scale is from the mean that its operator started with.
     """
 
     first: str
@@ -42,18 +42,23 @@ def rank_correlations(searches: Sequence[Search]) -> list[RankCorrelation]:
         ValueError: they searched different models.
     """
     check_comparable(searches)
-    return [
-        RankCorrelation(
-            first=one.name,
-            second=other.name,
-            branch=branch,
-            channels=spearman(_scales(one, branch), _scales(other, branch)),
-            operators=spearman(_means(one, branch), _means(other, branch)),
-            moved=spearman(_moved(one, branch), _moved(other, branch)),
-        )
-        for one, other in combinations(searches, 2)
-        for branch in branches(one.means)
-    ]
+    found = []
+    for one, other in combinations(searches, 2):
+        for branch in branches(one.means):
+            channels, operators, moved = (
+                spearman(*(figure(search, branch) for search in (one, other))) for figure in (_scales, _means, _moved)
+            )
+            found.append(
+                RankCorrelation(
+                    first=one.name,
+                    second=other.name,
+                    branch=branch,
+                    channels=channels,
+                    operators=operators,
+                    moved=moved,
+                )
+            )
+    return found
 
 
 def spearman(first: Tensor, second: Tensor) -> float | None:
