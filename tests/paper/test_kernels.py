@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from paper.kernels import at_positions, find_layer, layer_kernels, run_kernels, spread
-from paper.starts import starting_model
+from paper.kernels import at_positions, find_layer, layer_kernels, run_kernels, spread, starting_model
 from repopt.data import load_data
 from repopt.models import create_model, deploy
 from repopt.surgery.conversion import merge
@@ -45,9 +44,9 @@ def test_the_three_deviations_are_those_of_the_positions():
     kernel = torch.zeros(4, 2, 3, 3)
     kernel[:, :, 1, 1] = torch.tensor([[1.0, -1.0]])
     found = spread(kernel)
-    assert found.surrounding == 0
-    assert found.central == pytest.approx((8 / 7) ** 0.5)
-    assert found.overall == pytest.approx((8 / 71) ** 0.5)
+    assert found["surrounding"] == 0
+    assert found["central"] == pytest.approx((8 / 7) ** 0.5)
+    assert found["overall"] == pytest.approx((8 / 71) ** 0.5)
     assert {name: len(values) for name, values in at_positions(kernel).items()} == {
         "overall": 72,
         "central": 8,
@@ -77,9 +76,9 @@ def test_branch_addition_changes_the_centre_alone(name):
     kernels = layer_kernels(model, find_layer(model))
     before, fused, added = (spread(kernel) for kernel in kernels.values())
     assert list(kernels) == ["before fusing BN", "after fusing BN", "after branch addition"]
-    assert added.surrounding == pytest.approx(fused.surrounding, rel=1e-6)
-    assert added.central != pytest.approx(fused.central, rel=1e-2)
-    assert before.surrounding != pytest.approx(fused.surrounding, rel=1e-2)
+    assert added["surrounding"] == pytest.approx(fused["surrounding"], rel=1e-6)
+    assert added["central"] != pytest.approx(fused["central"], rel=1e-2)
+    assert before["surrounding"] != pytest.approx(fused["surrounding"], rel=1e-2)
 
 
 def test_a_plain_model_s_kernel_is_its_convolution_s():
