@@ -11,6 +11,7 @@ from elsewhere import Elsewhere, make_table
 from paper.__main__ import main
 from paper.rows import read_rows
 from paper.tables import NAMES
+from repopt.device import commit
 
 QUICK = ["--quick", "--device", "cpu"]
 
@@ -45,11 +46,10 @@ def test_help_shows_an_example(capsys):
 
 def test_quick_writes_rows_and_table_below_the_folder_it_is_run_in(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("REPOPT_COMMIT", "a1b2c3d")
     assert run("zoo", *QUICK, "--only", "*vgg*") == 0
     folder = tmp_path / "runs" / "quick"
     (row,) = read_rows(folder / "zoo.csv")
-    assert (row["model"], row["seed"], row["commit"]) == ("repopt_vgg_nano", "0", "a1b2c3d")
+    assert (row["model"], row["seed"], row["commit"]) == ("repopt_vgg_nano", "0", commit())
     found = f"{float(row['val_accuracy']):.2f}"
     assert f"| repopt_vgg_nano | search | 0 | {found} |" in (folder / "zoo.md").read_text()
     assert capsys.readouterr().out.splitlines() == [
