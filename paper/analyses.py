@@ -21,9 +21,7 @@ from repopt.report.searches import check_comparable, points, sampled_operator
 
 _Runs = tyro.conf.Positional[tuple[Path, ...]]
 _Rows = Sequence[Mapping[str, Any]]
-_VARIANCE = View(
-    by=("model", "block"), columns=["model", "block", number("ratio", "identity variance ratio", "{:.3f}")]
-)
+_VARIANCE = View(by=("model", "block"), columns=["model", "block", number("ratio", "variance ratio", "{:.3f}")])
 _SCALES = View(
     by=("run", "branch"),
     where={"curve": "over epochs"},
@@ -168,8 +166,8 @@ def _named(runs: Sequence[Path]) -> dict[str, Path]:
 def _images(source: str, size: int, batch_size: int) -> Tensor:
     """The first training images of a data set."""
     data = load_data(source, limit=batch_size)
-    like = {"mean": data.mean, "std": data.std}
-    return next(iter(EvalBatches(data.train, batch_size=batch_size, size=size, device=torch.device("cpu"), **like)))[0]
+    cpu, mean, std = torch.device("cpu"), data.mean, data.std
+    return next(iter(EvalBatches(data.train, batch_size=batch_size, size=size, mean=mean, std=std, device=cpu)))[0]
 
 
 def _finish(out: Path, tables: Mapping[str, tuple[View, _Rows]], figures: Callable[[], Mapping[str, str]]) -> int:
@@ -182,9 +180,8 @@ def _finish(out: Path, tables: Mapping[str, tuple[View, _Rows]], figures: Callab
         path = out / f"{name}.csv"
         path.unlink(missing_ok=True)  # of an earlier analysis
         if rows:
-            print(
-                f"{render(view, [{key: str('' if cell is None else cell) for key, cell in row.items()} for row in rows])}\n"
-            )
+            texts = [{key: "" if cell is None else str(cell) for key, cell in row.items()} for row in rows]
+            print(f"{render(view, texts)}\n")
             append_csv(path, [{**row, **place} for row in rows])
             written.append(f"written: {path}")
     try:

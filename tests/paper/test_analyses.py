@@ -1,6 +1,5 @@
 """`python -m paper kernels`, `variance` and `scales`: tables, figures, and what they cannot use."""
 
-import json
 import sys
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
@@ -30,9 +29,8 @@ def root(tmp_path_factory):
 
 
 @pytest.fixture
-def analyze(capsys, monkeypatch):
+def analyze(capsys):
     """What an analysis says, and the names of the files that it has written."""
-    monkeypatch.setenv("COLUMNS", "80")
 
     def run(*words, code=0):
         with pytest.raises(SystemExit) as done:
@@ -50,7 +48,6 @@ def test_kernels_of_two_runs_become_a_table_and_a_figure(root, analyze):
     said, written = analyze("kernels", root / "repopt", root / "repvgg")
     assert "layer: stage3.7, layer 8 of 16 in stage3" in said
     assert written == ["kernels.csv", "kernels.svg"]
-    assert max(len(line) for line in said.splitlines() if not line.startswith("written: ")) <= 80
     table = read_rows(root / "repopt" / "analysis" / "kernels.csv")
     assert [row["kernel"] for row in table if row["run"] == "repopt"] == ["3x3 kernel", "after fusing BN"]
     fused, added = [row for row in table if row["run"] == "repvgg"][1:]
@@ -67,7 +64,7 @@ def test_a_figure_stands_alone(root, tmp_path, analyze):
 
 def test_searches_stand_side_by_side_with_their_rank_correlation(root, analyze):
     said, written = analyze("scales", root / "search-0", root / "search-1")
-    assert "Rank correlation" in said
+    assert "rank correlation, moved" in said
     assert written == ["scales.csv", "rank_correlations.csv", "scales_over_epochs.svg", "scales_by_depth.svg"]
     folder = root / "search-0" / "analysis"
     pairs = read_rows(folder / "rank_correlations.csv")
@@ -98,12 +95,6 @@ def test_without_matplotlib_there_is_a_table_and_a_sentence(root, tmp_path, monk
     said, written = analyze("kernels", root / "repvgg", "--out", tmp_path)
     assert "no figures: the report draws its figures with matplotlib" in said
     assert written == [path.name for path in tmp_path.iterdir()] == ["kernels.csv"]
-
-
-def test_json_is_the_table(root, tmp_path, analyze):
-    said, _ = analyze("kernels", root / "repvgg", "--out", tmp_path, "--json")
-    table = read_rows(tmp_path / "kernels.csv")
-    assert [str(row["overall"]) for row in json.loads(said)] == [row["overall"] for row in table]
 
 
 @pytest.mark.parametrize(
