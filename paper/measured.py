@@ -129,15 +129,20 @@ VIEWS: Mapping[str, View] = {
         csv="int8",
         by=("trained_by", "epochs", "form", "seed"),
         where={**_PTQ, "images": "1000", "trim": "0.0"},
-        columns=["trained_by", "epochs", "form", "seed", _FLOAT]
-        + [_first(weights, calibrator) for weights in ("channel", "tensor") for calibrator in ("histogram", "minmax")],
+        columns=[
+            *("trained_by", "epochs", "form", "seed", _FLOAT),
+            *(_first(weights, calibrator) for weights, calibrator in table8.PTQ),
+        ],
     ),
     "int8_images": View(
         csv="int8",
         by=("trained_by", "seed"),
         where={**_PTQ, "form": "deployed", "epochs": "60", "hardware": _XEON, "calibrator": "histogram"},
-        columns=["trained_by", "seed", *map(_by_images, ("100", "200", "500", "1000", "2000"))]
-        + [_by_images("1000", trim) for trim in ("0.01", "0.05")],
+        columns=[
+            *("trained_by", "seed"),
+            *map(_by_images, ("100", "200", "500", "1000", "2000")),
+            *(_by_images("1000", trim) for trim in ("0.01", "0.05")),
+        ],
     ),
     "int8_imagenette": View(
         csv="int8",

@@ -14,7 +14,7 @@ from repopt.quantize import Int8, quantize_run
 from repopt.train.methods import Method
 
 _METHODS: tuple[Method, ...] = ("repopt", "repvgg", "qarepvgg", "sgd")
-_PTQ = [("channel", "histogram"), ("channel", "minmax"), ("tensor", "histogram"), ("tensor", "minmax")]
+PTQ = [("channel", "histogram"), ("channel", "minmax"), ("tensor", "histogram"), ("tensor", "minmax")]
 _QAT_EPOCHS = 5
 _FIGURES = (
     *("method", "weights", "calibrator", "qat_epochs", "qat_lr", "form"),
@@ -35,7 +35,7 @@ def _row(scope: Scope, trained_by: Method, seed: int) -> TableRow:
         images = 16 if scope.quick else 1000
         settings: list[tuple[str, Int8]] = [
             ("ptq", Int8(weights=weights, calibrator=calibrator, images=images))  # type: ignore[arg-type]
-            for weights, calibrator in (_PTQ[:1] if scope.quick else _PTQ)
+            for weights, calibrator in (PTQ[:1] if scope.quick else PTQ)
         ]
         settings += [] if scope.quick else [("qat", Int8(images=images))]
         lines = []
@@ -88,7 +88,7 @@ TABLE = Table(
                 int8_column(
                     f"per-{weights} weights, {calibrator}", method="ptq", weights=weights, calibrator=calibrator
                 )
-                for weights, calibrator in _PTQ
+                for weights, calibrator in PTQ
             ),
             int8_column("QAT, per-channel weights", method="qat"),
         ],

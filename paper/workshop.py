@@ -119,11 +119,11 @@ class Workshop:
 
 
 # what a training measured and on what, as columns; not its speed, as several processes may have shared the device
+_RECIPE = ("epochs", "batch_size", "lr", "kernel", "identity", "precision")
+_RUN = ("repopt", "commit", "hardware", "threads", "python", "torch", "date")
 FIGURES = (
-    *("val_accuracy", "outcome", "parameters", "scales_digest"),
-    *("epochs", "batch_size", "lr", "kernel", "identity", "precision"),
-    *("train_images", "val_images", "size", "data_digest"),
-    *("repopt", "commit", "hardware", "threads", "python", "torch", "date"),
+    *("val_accuracy", "outcome", "parameters", "scales_digest", *_RECIPE),
+    *("train_images", "val_images", "size", "data_digest", *_RUN),
 )
 
 
@@ -131,17 +131,10 @@ def figures_of(run: Path) -> dict[str, Any]:
     """What a finished run measured, and on what."""
     info, recipe, summary = (read_json(run, name) for name in ("run.json", "recipe.json", "summary.json"))
     scales = run / "scales.safetensors"
-    return {
-        "val_accuracy": summary["val_accuracy"],
-        "outcome": "finished",
-        "parameters": info["parameters"],
-        "scales_digest": digest_of(Scales.load(scales)) if scales.exists() else None,
-        **{name: recipe[name] for name in ("epochs", "batch_size", "lr", "kernel", "identity", "precision")},
-        **{name: info[name] for name in ("train_images", "val_images")},
-        "size": info["image_size"],
-        "data_digest": info["data_digest"],
-        **{name: info[name] for name in ("repopt", "commit", "hardware", "threads", "python", "torch", "date")},
-    }
+    digest = digest_of(Scales.load(scales)) if scales.exists() else None
+    own = {"outcome": "finished", "scales_digest": digest, "size": info["image_size"]}
+    found = {**summary, **info, **recipe, **own}
+    return {name: found[name] for name in FIGURES}
 
 
 def digest_of(scales: Scales) -> str:
