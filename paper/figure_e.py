@@ -48,7 +48,7 @@ def _at(share: float) -> Column:
 def rank_correlations_by_depth(rows: Sequence[Record]) -> dict[str, tuple[float | None, float | None]]:
     """{branch: how alike two searches rank the operators' final means, and their change from the shared start}."""
     found, deep = {}, matching(rows, curve="by depth")
-    start = Scales.depth_init(planned(deep[0]["model"]))
+    start = Scales.depth_init(planned(deep[0]["model"])) if deep else Scales({})
     for (branch,), means in groups(deep, "branch").items():
         one, other = (
             {row["operator"]: float(row["mean"]) for row in matching(means, source=source)} for source in _SOURCES

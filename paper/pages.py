@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from paper import library, measured
-from paper.claims import CLAIMS, Which, finding
+from paper.claims import Which, read_claims
 from paper.figure_e import rank_correlations_by_depth
 from paper.rows import Gap, Record, Wanted, difference, matching, mean, read_rows, spread
 from paper.scope import Scope
@@ -108,15 +108,14 @@ FUNCTIONS: Mapping[str, Callable[..., str]] = {
 
 
 def _claims(results: Path) -> Iterator[Record]:
-    for claim in CLAIMS:
+    for claim in read_claims():
         to = [claim.to] if claim.again is None else [claim.to, claim.again]
         gaps = [_gap(results, claim.table, claim.ours, each, claim.column, **claim.where) for each in to]
         known = [each for each in gaps if each is not None]
         if len(known) == len(to):
-            verdict = finding(claim.paper, known, alike=claim.alike)
-            ours, again = str(known[0]), str(known[1]) if len(known) > 1 else ""
-            about = {"the paper says": claim.text, "paper": f"{claim.paper:+.2f}", "our model": claim.about}
-            yield {**about, "ours": ours, "with another search": again, "finding": verdict}
+            about = {"the paper says": claim.text, "paper": str(claim.papers_gap), "our model": claim.about}
+            ours, again = [*map(str, known), ""][:2]
+            yield {**about, "ours": ours, "with another search": again, "finding": claim.finding(known)}
 
 
 _SETTINGS = ("images", "test images", "pixels", "epochs", "batch", "precision", "seeds", "hardware", "torch", "date")
@@ -145,32 +144,13 @@ def _ranks(results: Path) -> Iterator[Record]:
         yield {"branch": branch, "means": means, "change": change}
 
 
+_CLAIMS = ("the paper says", number("paper", form="{:+.2f}"), "our model", "ours", "with another search", "finding")
+_RANKS = ("branch", number("means", "final means", "{:.2f}"), number("change", "change from start", "{:.2f}"))
 # tables whose rows are made from those of others
 _MADE: Mapping[str, tuple[Callable[[Path], Iterator[Record]], View]] = {
-    "claims": (
-        _claims,
-        View(
-            columns=[
-                "the paper says",
-                number("paper", form="{:+.2f}"),
-                "our model",
-                "ours",
-                "with another search",
-                "finding",
-            ]
-        ),
-    ),
-    "settings": (_settings, View(columns=["table", "rows", "missing", *_SETTINGS])),
-    "ranks": (
-        _ranks,
-        View(
-            columns=[
-                "branch",
-                number("means", "final means", "{:.2f}"),
-                number("change", "change from start", "{:.2f}"),
-            ]
-        ),
-    ),
+    "claims": (_claims, View(columns=_CLAIMS)),
+    "settings": (_settings, View(columns=("table", "rows", "missing", *_SETTINGS))),
+    "ranks": (_ranks, View(columns=_RANKS)),
 }
 
 

@@ -56,6 +56,8 @@ def test_other_numbers_in_the_rows_are_other_numbers_on_the_page(name, tmp_path)
     assert fill(page, results) != page
 
 
-def test_no_number_that_was_measured_is_written_by_hand():
-    page = (ROOT / "docs" / "results.md").read_text()
-    assert not re.findall(r"\d\.\d\d", re.sub(r"<!--= .+? -->.*?<!--/-->|```.*?```", "", page, flags=re.DOTALL))
+def test_no_number_that_was_measured_is_written_by_hand(tmp_path):
+    """Without rows there is none on the page."""
+    page = fill((ROOT / "docs" / "results.md").read_text(), tmp_path)
+    assert page.count("(not measured yet)") > 30
+    assert not re.findall(r"\d\.\d\d", re.sub(r"```.*?```", "", page, flags=re.DOTALL))

@@ -2,14 +2,18 @@
 
 import pytest
 
-from paper.claims import CLAIMS, finding
+from paper import table4, table6, table_b
+from paper.claims import Claim, read_claims
 from paper.pages import RESULTS, gap
 from paper.rows import Gap
 from paper.tables import table_named
 
+CLAIMS = read_claims()
+
 
 def found(paper, *means, error=0.5, alike=False):
-    return finding(paper, [Gap(mean=mean, error=error, seeds=3) for mean in means], alike=alike)
+    claim = Claim(text="it loses", paper=(70 + paper, 70), table="tableB", ours="a", to="b", alike=alike)
+    return claim.finding([Gap(mean=mean, error=error, seeds=3) for mean in means])
 
 
 @pytest.mark.parametrize(
@@ -63,3 +67,13 @@ def test_claims_about_a0s_scales_rest_on_seeds_that_did_not_choose_it():
         if claim.where["model"] == "repopt_vgg_a0" and claim.where.get("target") != "cifar100":
             assert set(claim.where["seed"]) <= {"3", "4", "5"}
             assert "seed" in table_named(claim.table).keys
+
+
+def test_the_papers_figures_of_a_claim_are_those_of_its_table():
+    """Where a table declares what the paper has."""
+    for claim in CLAIMS:
+        if claim.table == "table4":
+            assert claim.paper == (table4.PAPER[claim.ours], table4.PAPER[claim.to])
+        if claim.table in ("table6", "tableB"):
+            paper = (table6.PAPER if claim.table == "table6" else table_b.PAPER)[claim.ours]
+            assert claim.paper[0] == paper[claim.column == "val_accuracy"]
