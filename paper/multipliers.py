@@ -1,12 +1,14 @@
 """What scales imply: how fast a kernel's taps learn, stage by stage, and how many hardly learn at all."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from paper.jobs import authors_scales, has_identity, planned, scales_from
+from paper.jobs import Source, has_identity, planned, scales_from
 from paper.scope import Scope
 from paper.tables import Table, TableRow
 from paper.view import View, number
@@ -16,34 +18,27 @@ from repopt.plans.planning import Plan
 from repopt.plans.scales import Scales, shipped
 
 _FROZEN = 1e-3  # a tap whose gradient is multiplied by less hardly moves in training
-_AUTHORS = ("b1", "b2", "l1", "l2")
 _FIGURES = ("stage", "operators", "around", "centre", "diagonal", "variation", "frozen", "negative")
 
 
 def _rows(scope: Scope) -> Iterator[TableRow]:
-    sizes = ["nano"] if scope.quick else [name.rpartition("_")[2] for name in shipped() if "_vgg_" in name]
-    for size in sizes:
-        yield _row(scope, size, "ours")
-    for size in () if scope.quick else _AUTHORS:
-        yield _row(scope, size, "authors")
+    ours = ["repopt_vgg_nano"] if scope.quick else [name for name in shipped() if "_vgg_" in name]
+    theirs = [] if scope.quick else [f"repopt_vgg_{size}" for size in ("b1", "b2", "l1", "l2")]
+    for whose, model in [*product(["ours"], ours), *product(["authors"], theirs)]:
+        key = {"model": model, "scales": whose, "seed": scope.search_seed}
+        measure = partial(_measure, scope, model, "authors" if whose == "authors" else "searched")
+        yield TableRow(key=key, measure=measure, minutes=0.0, authors=whose == "authors")
 
 
-def _row(scope: Scope, size: str, whose: str) -> TableRow:
-    model = f"repopt_vgg_{size}"
-
-    def measure(workshop: Workshop) -> list[dict[str, Any]]:
-        scales = authors_scales(scope, model) if whose == "authors" else scales_from("searched", scope, workshop, model)
-        plan = planned(model).with_scales(scales)
-        stages: dict[str, list[str]] = {}
-        for operator in plan.operators:
-            stages.setdefault(operator.partition(".")[0], []).append(operator)
-        return [
-            {"stage": stage, **_stage_figures(plan, scales, operators), **environment("cpu")}
-            for stage, operators in stages.items()
-        ]
-
-    key = {"model": model, "scales": whose, "seed": scope.search_seed}
-    return TableRow(key=key, measure=measure, minutes=0.0, authors=whose == "authors")
+def _measure(scope: Scope, model: str, source: Source, workshop: Workshop) -> list[dict[str, Any]]:
+    scales = scales_from(source, scope, workshop, model)
+    plan, stages = planned(model).with_scales(scales), dict[str, list[str]]()
+    for operator in plan.operators:
+        stages.setdefault(operator.partition(".")[0], []).append(operator)
+    return [
+        {"stage": stage, **_stage_figures(plan, scales, operators), **environment("cpu")}
+        for stage, operators in stages.items()
+    ]
 
 
 def _stage_figures(plan: Plan, scales: Scales, operators: Sequence[str]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -51,27 +52,38 @@ _LARGER = 128  # test size of a model that was trained at 96
 
 
 def _rows(scope: Scope) -> Iterator[TableRow]:
-    tested = _QUICK if scope.quick else _TESTED
+    tested, seed = _QUICK if scope.quick else _TESTED, scope.seeds[0]
     ours = {name: each for name, each in tested.items() if each.ours}
     for name, each in ours.items():
-        yield _accuracy_row(scope, name, each)
+        key = {"what": "accuracy", "name": name, "seed": seed}
+        yield TableRow(key=key, measure=partial(_accuracies, scope, each, seed), minutes=1.0)
     for name, each in {**ours, **tested}.items():  # timm's last: it may not be there
-        yield _speed_row(scope, name, each)
+        key = {"what": "speed", "name": name, "seed": 0}
+        yield TableRow(key=key, measure=partial(_speed, scope, each), minutes=1.0)
 
 
-def _speed_row(scope: Scope, name: str, tested: _Tested) -> TableRow:
-    def measure(workshop: Workshop) -> list[dict[str, Any]]:
-        precision = scope.target_recipe(0).precision
-        net = deploy(create_model(tested.model, **tested.options)) if tested.ours else _timm_model(tested.model)
-        device, steps = workshop.chosen_device, 2 if scope.quick else 30
-        about: dict[str, Any] = {"batch_size": tested.batch, "size": tested.size, "precision": precision}
-        with workshop.alone():
-            speed = inference_speed(net, **about, device=device, steps=steps)
-        parameters = sum(param.numel() for param in net.parameters())
-        about |= {"images_per_second": speed, "parameters": parameters, "norms": "folded", "timings": TIMINGS}
-        return [{**about, **environment(device)}]
+def _accuracies(scope: Scope, tested: _Tested, seed: int, workshop: Workshop) -> list[dict[str, Any]]:
+    training = Training(model=tested.model, scales="searched", options=tested.options)
+    run, larger = (
+        workshop.run(training_job(scope, workshop, training, seed), weights=True),
+        48 if scope.quick else _LARGER,
+    )
+    with workshop.sharing():
+        scores = evaluate_run(run, sizes=(larger,), device=workshop.device)
+    own = figures_of(run)
+    at_larger = {**own, "test_size": larger, "val_accuracy": scores[larger].accuracy}
+    return [{**own, "test_size": own["size"]}, at_larger]
 
-    return TableRow(key={"what": "speed", "name": name, "seed": 0}, measure=measure, minutes=1.0)
+
+def _speed(scope: Scope, tested: _Tested, workshop: Workshop) -> list[dict[str, Any]]:
+    net = deploy(create_model(tested.model, **tested.options)) if tested.ours else _timm_model(tested.model)
+    device, precision = workshop.chosen_device, scope.target_recipe(0).precision
+    about: dict[str, Any] = {"batch_size": tested.batch, "size": tested.size, "precision": precision}
+    with workshop.alone():
+        speed = inference_speed(net, **about, device=device, steps=2 if scope.quick else 30)
+    parameters = sum(param.numel() for param in net.parameters())
+    about |= {"images_per_second": speed, "parameters": parameters, "norms": "folded", "timings": TIMINGS}
+    return [{**about, **environment(device)}]
 
 
 def _timm_model(name: str) -> nn.Module:
@@ -92,21 +104,6 @@ def folded(net: nn.Module) -> nn.Module:
                 setattr(parent, name, fuse_conv_bn_eval(conv.eval(), norm.eval()))
                 setattr(parent, norm_name, getattr(norm, "act", nn.Identity()))  # timm's norms hold what follows them
     return net
-
-
-def _accuracy_row(scope: Scope, name: str, tested: _Tested) -> TableRow:
-    seed, larger = scope.seeds[0], 48 if scope.quick else _LARGER
-    training = Training(model=tested.model, scales="searched", options=tested.options)
-
-    def measure(workshop: Workshop) -> list[dict[str, Any]]:
-        run = workshop.run(training_job(scope, workshop, training, seed), weights=True)
-        with workshop.sharing():
-            scores = evaluate_run(run, sizes=(larger,), device=workshop.device)
-        own = figures_of(run)
-        at_larger = {**own, "test_size": larger, "val_accuracy": scores[larger].accuracy}
-        return [{**own, "test_size": own["size"]}, at_larger]
-
-    return TableRow(key={"what": "accuracy", "name": name, "seed": seed}, measure=measure, minutes=1.0)
 
 
 TABLE = Table(

@@ -1,6 +1,7 @@
 """Table 6: scales searched with other strides, the model trained unchanged."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from paper.jobs import (
@@ -13,6 +14,7 @@ from paper.jobs import (
     planned,
     search_job,
     training_job,
+    training_row,
 )
 from paper.scope import Scope
 from paper.tables import Table, TableRow
@@ -43,26 +45,26 @@ def fitting(scales: Scales, plan: Plan) -> tuple[Scales, int]:
 
 def searched_rows(scope: Scope, column: str, searches: Mapping[str, HyperSearch]) -> Iterator[TableRow]:
     """Trainings with the scales of several searches, of a second usual one, and of none; a column names them."""
+    model = scope.model(_SIZE)
     for seed in scope.seeds:
-        for name, search in {**searches, AGAIN: SEARCHED_AGAIN, NOT_SEARCHED: None}.items():
-            yield _row(scope, {column: name, "model": scope.model(_SIZE), "seed": seed}, search)
+        for name, search in {**searches, AGAIN: SEARCHED_AGAIN}.items():
+            key = {column: name, "model": model, "seed": seed}
+            measure = partial(_measure, scope, search, seed, count_dropped=column == "strides")
+            yield TableRow(key=key, measure=measure, minutes=0.3, searches={str(search): 3.0})
+        key = {column: NOT_SEARCHED, "model": model}
+        yield training_row(scope, key, Training(model=_SIZE, scales="depth"), seed, minutes=0.3)
 
 
-def _row(scope: Scope, key: Mapping[str, Any], search: HyperSearch | None) -> TableRow:
-    model, seed = key["model"], key["seed"]
-
-    def measure(workshop: Workshop) -> list[dict[str, Any]]:
-        if search is None:
-            training = Training(model=_SIZE, scales="depth")
-            return [figures_of(workshop.run(training_job(scope, workshop, training, seed)))]
-        searching = workshop.run(search_job(scope, model, search))
-        fitted, dropped = fitting(Scales.load(searching / "scales.safetensors"), planned(model))
-        training = Training(model=_SIZE, scales=search, change=lambda *_: fitted)
-        found = figures_of(workshop.run(training_job(scope, workshop, training, seed)))
-        found["search_accuracy"] = figures_of(searching)["val_accuracy"]
-        return [{**found, "dropped_identities": dropped} if "strides" in key else found]
-
-    return TableRow(key=key, measure=measure, minutes=0.3, searches={str(search): 3.0} if search else {})
+def _measure(
+    scope: Scope, search: HyperSearch, seed: int, workshop: Workshop, *, count_dropped: bool
+) -> list[dict[str, Any]]:
+    model = scope.model(_SIZE)
+    searching = workshop.run(search_job(scope, model, search))
+    fitted, dropped = fitting(Scales.load(searching / "scales.safetensors"), planned(model))
+    training = Training(model=_SIZE, scales=search, change=lambda *_: fitted)
+    found = figures_of(workshop.run(training_job(scope, workshop, training, seed)))
+    found["search_accuracy"] = figures_of(searching)["val_accuracy"]
+    return [{**found, "dropped_identities": dropped} if count_dropped else found]
 
 
 def searches_view(column: str, heading: str, usual: str, paper: Mapping[str, tuple[float, float]]) -> View:

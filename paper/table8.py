@@ -2,6 +2,8 @@
 
 import shutil
 from collections.abc import Iterator
+from functools import partial
+from itertools import product
 from typing import Any
 
 from paper.jobs import int8_run
@@ -15,7 +17,6 @@ from repopt.train.methods import Method
 
 _METHODS: tuple[Method, ...] = ("repopt", "repvgg", "qarepvgg", "sgd")
 PTQ = [("channel", "histogram"), ("channel", "minmax"), ("tensor", "histogram"), ("tensor", "minmax")]
-_QAT_EPOCHS = 5
 _FIGURES = (
     *("method", "weights", "calibrator", "qat_epochs", "qat_lr", "form"),
     *("float_accuracy", "int8_accuracy", "drop", "images", "val_images", "epochs", "kernel"),
@@ -24,41 +25,36 @@ _FIGURES = (
 
 
 def _rows(scope: Scope) -> Iterator[TableRow]:
-    for seed in scope.seeds:
-        for trained_by in _METHODS[:1] if scope.quick else _METHODS:
-            yield _row(scope, trained_by, seed)
+    for seed, trained_by in product(scope.seeds, _METHODS[:1] if scope.quick else _METHODS):
+        key = {"trained_by": trained_by, "model": scope.model("b0"), "seed": seed}
+        yield TableRow(key=key, measure=partial(_measure, scope, trained_by, seed), minutes=2.5)
 
 
-def _row(scope: Scope, trained_by: Method, seed: int) -> TableRow:
-    def measure(workshop: Workshop) -> list[dict[str, Any]]:
-        run = int8_run(scope, workshop, trained_by, seed)
-        images = 16 if scope.quick else 1000
-        settings: list[tuple[str, Int8]] = [
-            ("ptq", Int8(weights=weights, calibrator=calibrator, images=images))  # type: ignore[arg-type]
-            for weights, calibrator in (PTQ[:1] if scope.quick else PTQ)
-        ]
-        settings += [] if scope.quick else [("qat", Int8(images=images))]
-        lines = []
-        for method, setting in settings:
-            out = run / "int8"
-            shutil.rmtree(out, ignore_errors=True)  # of an interrupted row
-            with workshop.sharing():
-                found = quantize_run(
-                    run,
-                    method=method,  # type: ignore[arg-type]
-                    setting=setting,
-                    limit=scope.limit,
-                    out=out,
-                    epochs=_QAT_EPOCHS,
-                    device=workshop.chosen_device,
-                    quiet=workshop.quiet,
-                )
-            lines.append({column: found.record[column] for column in _FIGURES})
-            shutil.rmtree(out)
-        return lines
-
-    key = {"trained_by": trained_by, "model": scope.model("b0"), "seed": seed}
-    return TableRow(key=key, measure=measure, minutes=2.5)
+def _measure(scope: Scope, trained_by: Method, seed: int, workshop: Workshop) -> list[dict[str, Any]]:
+    run, lines = int8_run(scope, workshop, trained_by, seed), []
+    images = 16 if scope.quick else 1000
+    ptq = [
+        Int8(weights=weights, calibrator=calibrator, images=images)  # type: ignore[arg-type]
+        for weights, calibrator in (PTQ[:1] if scope.quick else PTQ)
+    ]
+    settings = [("ptq", setting) for setting in ptq] + ([] if scope.quick else [("qat", Int8(images=images))])
+    for method, setting in settings:
+        out = run / "int8"
+        shutil.rmtree(out, ignore_errors=True)  # of an interrupted row
+        with workshop.sharing():
+            found = quantize_run(
+                run,
+                method=method,  # type: ignore[arg-type]
+                setting=setting,
+                limit=scope.limit,
+                out=out,
+                epochs=5,  # of QAT
+                device=workshop.chosen_device,
+                quiet=workshop.quiet,
+            )
+        lines.append({column: found.record[column] for column in _FIGURES})
+        shutil.rmtree(out)
+    return lines
 
 
 def int8_column(heading: str, **setting: str) -> Column:

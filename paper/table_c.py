@@ -1,6 +1,8 @@
 """Appendix C's second table: the spread of a kernel on its way from training to deployment."""
 
 from collections.abc import Iterator
+from functools import partial
+from itertools import product
 from typing import Any
 
 from paper.jobs import int8_run
@@ -25,27 +27,16 @@ _PAPER = {
 
 
 def _rows(scope: Scope) -> Iterator[TableRow]:
-    for seed in scope.seeds:
-        for trained_by in _METHODS:
-            yield _row(scope, trained_by, seed)
+    for seed, trained_by in product(scope.seeds, _METHODS):
+        key = {"trained_by": trained_by, "model": scope.model("b0"), "seed": seed}
+        yield TableRow(key=key, measure=partial(_measure, scope, trained_by, seed), minutes=1.5)
 
 
-def _row(scope: Scope, trained_by: Method, seed: int) -> TableRow:
-    def measure(workshop: Workshop) -> list[dict[str, Any]]:
-        run = int8_run(scope, workshop, trained_by, seed)
-        found, about = run_kernels(run), figures_of(run)
-        return [
-            {
-                "layer": found.layer.name,
-                "stage": each.name,
-                **spreads(each),
-                **{column: about[column] for column in _ENVIRONMENT},
-            }
-            for each in found.kernels
-        ]
-
-    key = {"trained_by": trained_by, "model": scope.model("b0"), "seed": seed}
-    return TableRow(key=key, measure=measure, minutes=1.5)
+def _measure(scope: Scope, trained_by: Method, seed: int, workshop: Workshop) -> list[dict[str, Any]]:
+    run = int8_run(scope, workshop, trained_by, seed)
+    found, about = run_kernels(run), figures_of(run)
+    place = {"layer": found.layer.name, **{column: about[column] for column in _ENVIRONMENT}}
+    return [{"stage": each.name, **spreads(each), **place} for each in found.kernels]
 
 
 def _ratio(line: Line) -> str:
