@@ -8,7 +8,7 @@ import torch
 import tyro
 from torch import Tensor
 
-from paper.kernels import run_kernels, spreads
+from paper.kernel_spread import run_kernels, spreads
 from paper.measured import VIEWS
 from paper.ranks import rank_correlations
 from paper.variance import identity_ratios, over_seeds

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from paper import table4, table8
-from paper.kernels import POSITIONS
+from paper.kernel_spread import POSITIONS
 from paper.rows import difference, matching, spread, values
 from paper.table8 import int8_column
 from paper.view import SEEDS, Column, Line, View, accuracy, number, papers, text

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from paper.kernels import POSITIONS, RunKernels, at_positions
+from paper.kernel_spread import POSITIONS, RunKernels, at_positions
 from repopt.report.drawing import INK, MUTED, SERIES, key, line, new_figure, new_panels, to_svg
 from repopt.report.figures import draw_by_depth, draw_over_epochs
 from repopt.report.searches import Search, branches, over_epochs

@@ -64,10 +64,8 @@ def _rows(scope: Scope) -> Iterator[TableRow]:
 
 def _accuracies(scope: Scope, tested: _Tested, seed: int, workshop: Workshop) -> list[dict[str, Any]]:
     training = Training(model=tested.model, scales="searched", options=tested.options)
-    run, larger = (
-        workshop.run(training_job(scope, workshop, training, seed), weights=True),
-        48 if scope.quick else _LARGER,
-    )
+    run = workshop.run(training_job(scope, workshop, training, seed), weights=True)
+    larger = 48 if scope.quick else _LARGER
     with workshop.sharing():
         scores = evaluate_run(run, sizes=(larger,), device=workshop.device)
     own = figures_of(run)

@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any
 
 from paper.jobs import int8_run
-from paper.kernels import POSITIONS, run_kernels, spreads
+from paper.kernel_spread import POSITIONS, run_kernels, spreads
 from paper.rows import mean
 from paper.scope import Scope
 from paper.tables import Table, TableRow

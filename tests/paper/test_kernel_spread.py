@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from paper.kernels import at_positions, find_layer, layer_kernels, run_kernels, spread, starting_model
+from paper.kernel_spread import at_positions, find_layer, layer_kernels, run_kernels, spread, starting_model
 from repopt.data import load_data
 from repopt.models import create_model, deploy
 from repopt.surgery.conversion import merge
