@@ -10,6 +10,7 @@ from torch import Tensor
 
 from paper.kernel_spread import run_kernels, spreads
 from paper.measured import VIEWS
+from paper.panels import identity_ratio_curves, kernel_histograms, scales_by_depth, scales_over_epochs
 from paper.ranks import rank_correlations
 from paper.variance import identity_ratios, over_seeds
 from paper.view import Column, View, number, render, text
@@ -17,6 +18,8 @@ from repopt.data import EvalBatches, load_data
 from repopt.device import environment
 from repopt.files import append_csv, replacing
 from repopt.models import VGGSpec
+from repopt.report import read_search
+from repopt.report.drawing import standing_alone
 from repopt.report.searches import check_comparable, points, sampled_operator
 
 _Runs = tyro.conf.Positional[tuple[Path, ...]]
@@ -49,25 +52,15 @@ def kernels(runs: _Runs, *, layer: str | None = None, out: Path | None = None) -
     """
     found = [run_kernels(folder, layer, name=name) for name, folder in _named(runs).items()]
     rows = [
-        {
-            **{name: getattr(each, name) for name in ("run", "method", "model")},
-            "layer": each.layer.name,
-            "kernel": kernel.name,
-            **spreads(kernel),
-            "seed": each.seed,
-        }
+        {**each.about, "layer": each.layer.name, "kernel": name, **spreads(*kernels), "seed": each.seed}
         for each in found
-        for kernel in each.kernels
+        for name, kernels in each.kernels.items()
     ]
     print("\n".join(dict.fromkeys(f"layer: {each.layer}" for each in found)))
     print("Standard deviation of its kernel, in brackets at initialization:\n")
 
-    def figures() -> dict[str, str]:
-        from paper.panels import kernel_histograms
-
-        return {"kernels": kernel_histograms(found)}
-
-    return _finish(out or runs[0] / "analysis", {"kernels": (VIEWS["kernels"], rows)}, figures)
+    tables = {"kernels": (VIEWS["kernels"], rows)}
+    return _finish(out or runs[0] / "analysis", tables, lambda: {"kernels": kernel_histograms(found)})
 
 
 def variance(
@@ -111,13 +104,8 @@ def variance(
     ]
     about = ", ".join(f"{name} {value}" for name, value in setting.items())
     print(f"Means over {seeds} seeds: {about}\n")
-
-    def figures() -> dict[str, str]:
-        from paper.panels import identity_ratio_curves
-
-        return {"variance": identity_ratio_curves(over_seeds(drawn), about)}
-
-    return _finish(out, {"variance": (_VARIANCE, rows)}, figures)
+    tables = {"variance": (_VARIANCE, rows)}
+    return _finish(out, tables, lambda: {"variance": identity_ratio_curves(over_seeds(drawn), about)})
 
 
 def scales(runs: _Runs, *, operator: str | None = None, out: Path | None = None) -> int:
@@ -130,8 +118,6 @@ def scales(runs: _Runs, *, operator: str | None = None, out: Path | None = None)
         operator: whose scales to follow over epochs; the last of the longest stage unless given.
         out: folder for the files; analysis/ in the first run's folder unless given.
     """
-    from repopt.report import read_search
-
     searches = [read_search(folder, name) for name, folder in _named(runs).items()]
     check_comparable(searches)
     followed = operator or sampled_operator(searches[0].means)
@@ -141,8 +127,6 @@ def scales(runs: _Runs, *, operator: str | None = None, out: Path | None = None)
         )
 
     def figures() -> dict[str, str]:
-        from paper.panels import scales_by_depth, scales_over_epochs
-
         over = scales_over_epochs(searches, followed)
         return {"scales_over_epochs": over, "scales_by_depth": scales_by_depth(searches)}
 
@@ -185,8 +169,6 @@ def _finish(out: Path, tables: Mapping[str, tuple[View, _Rows]], figures: Callab
             append_csv(path, [{**row, **place} for row in rows])
             written.append(f"written: {path}")
     try:
-        from repopt.report.drawing import standing_alone
-
         for name, svg in figures().items():
             with replacing(out / f"{name}.svg") as unfinished:
                 unfinished.write_text(standing_alone(svg))

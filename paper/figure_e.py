@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from paper.jobs import HyperSearch, planned, search_job
+from paper.panels import scales_by_depth, scales_over_epochs
 from paper.ranks import spearman
 from paper.rows import Record, groups, matching
 from paper.scope import Scope
@@ -15,6 +16,7 @@ from paper.view import Column, Line, View, text
 from paper.workshop import Workshop, figures_of
 from repopt.plans.scales import Scales
 from repopt.report import read_search
+from repopt.report.drawing import standing_alone
 from repopt.report.searches import Search, points, sampled_operator
 
 _SOURCES = ("cifar100", "imagenette")
@@ -62,14 +64,11 @@ def rank_correlations_by_depth(rows: Sequence[Record]) -> dict[str, tuple[float 
 
 def drawings(rows: Sequence[Record]) -> dict[str, str]:
     """Both figures, one panel for each search."""
-    from paper import panels
-    from repopt.report.drawing import standing_alone
-
     searches = [read_back(source, found) for (source,), found in groups(rows, "source").items()]
     followed = matching(rows, curve="over epochs")[0]["operator"]
     return {
-        "epochs": standing_alone(panels.scales_over_epochs(searches, followed)),
-        "depth": standing_alone(panels.scales_by_depth(searches)),
+        "epochs": standing_alone(scales_over_epochs(searches, followed)),
+        "depth": standing_alone(scales_by_depth(searches)),
     }
 
 

@@ -7,6 +7,7 @@
 Branch addition changes the central position alone, so the standard deviation is also given there and around it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,24 +48,13 @@ class Layer:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Kernel:
-    """A kernel on the way from training to deployment, at the end of the run and at initialization."""
-
-    name: str
-    trained: Tensor
-    start: Tensor
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class RunKernels:
-    """The kernels of one layer of one run."""
+    """One layer's kernel on its way from training to deployment: {step: (trained, at initialization)}."""
 
-    run: str
-    method: str
-    model: str
+    about: Mapping[str, str]  # the run's name, method and model
     seed: int
     layer: Layer
-    kernels: tuple[Kernel, ...]
+    kernels: Mapping[str, tuple[Tensor, Tensor]]
 
 
 def run_kernels(folder: str | Path, layer: str | None = None, *, name: str | None = None) -> RunKernels:
@@ -76,20 +66,14 @@ def run_kernels(folder: str | Path, layer: str | None = None, *, name: str | Non
     after, before = (layer_kernels(model, found) for model in (trained.model, starting_model(folder)))
     if not all(kernel.isfinite().all() for kernel in after.values()):
         raise ValueError(f"{found.name} of {str(folder)!r} holds numbers that are not finite: the run has diverged")
-    return RunKernels(
-        run=name or folder.resolve().name,
-        method=about["method"],
-        model=trained.config["model"],
-        seed=about["seed"],
-        layer=found,
-        kernels=tuple(Kernel(name=step, trained=after[step], start=before[step]) for step in after),
-    )
+    names = {"run": name or folder.resolve().name, "method": about["method"], "model": trained.config["model"]}
+    kernels = {step: (after[step], before[step]) for step in after}
+    return RunKernels(about=names, seed=about["seed"], layer=found, kernels=kernels)
 
 
-def spreads(kernel: Kernel) -> dict[str, float]:
+def spreads(trained: Tensor, start: Tensor) -> dict[str, float]:
     """As columns: trained, and at initialization."""
-    started = {f"{position}_at_init": value for position, value in spread(kernel.start).items()}
-    return {**spread(kernel.trained), **started}
+    return {**spread(trained), **{f"{position}_at_init": value for position, value in spread(start).items()}}
 
 
 def starting_model(folder: str | Path) -> nn.Module:

@@ -24,12 +24,12 @@ def kernel_histograms(runs: Sequence[RunKernels]) -> str:
 
     Heights are relative to the highest bin.
     """
-    rows = [(series, run, kernel) for series, run in enumerate(runs) for kernel in run.kernels]
-    centres = [at_positions(kernel.trained)["central"] for _, _, kernel in rows]
+    rows = [(series, run, step) for series, run in enumerate(runs) for step in run.kernels]
+    centres = [at_positions(run.kernels[step][0])["central"] for _, run, step in rows]
     limit = _REACH * max(centre.square().mean().sqrt().item() for centre in centres)
     figure, panels = new_panels(len(rows), len(POSITIONS), width=270, height=150, sharex=True)
-    for (series, run, kernel), row in zip(rows, panels, strict=True):
-        trained, start = at_positions(kernel.trained), at_positions(kernel.start)
+    for (series, run, step), row in zip(rows, panels, strict=True):
+        trained, start = map(at_positions, run.kernels[step])
         for position, axes in zip(POSITIONS, row, strict=True):
             colour = SERIES[series % len(SERIES)]
             axes.stairs(*_bins(trained[position], limit), fill=True, color=colour, alpha=0.75)
@@ -46,8 +46,8 @@ def kernel_histograms(runs: Sequence[RunKernels]) -> str:
                 va="top",
                 fontsize=12,
             )
-        row[0].set_title(f"{run.run}: {kernel.name}", loc="left", color=INK, fontsize=13)
-    names = ", ".join(run.run for run in runs)
+        row[0].set_title(f"{run.about['run']}: {step}", loc="left", color=INK, fontsize=13)
+    names = ", ".join(run.about["run"] for run in runs)
     return to_svg(figure, f"Histograms of the kernels of {names} at {runs[0].layer.name}")
 
 

@@ -36,7 +36,7 @@ def _measure(scope: Scope, trained_by: Method, seed: int, workshop: Workshop) ->
     run = int8_run(scope, workshop, trained_by, seed)
     found, about = run_kernels(run), figures_of(run)
     place = {"layer": found.layer.name, **{column: about[column] for column in _ENVIRONMENT}}
-    return [{"stage": each.name, **spreads(each), **place} for each in found.kernels]
+    return [{"stage": step, **spreads(*kernels), **place} for step, kernels in found.kernels.items()]
 
 
 def _ratio(line: Line) -> str:

@@ -119,7 +119,13 @@ def test_a_run_s_start_is_drawn_again_as_it_was(runs, method):
 def test_a_run_s_table_has_the_trained_kernel_beside_the_first(runs):
     _, folder = runs["repopt"]
     found = run_kernels(folder)
-    assert (found.run, found.method, found.seed, found.layer.name) == ("repopt", "repopt", 3, "stage2.1")
-    assert torch.equal(found.kernels[0].trained, load_run(folder).model.stage2[1].conv.weight)
-    assert torch.equal(found.kernels[0].start, starting_model(folder).stage2[1].conv.weight)
-    assert not torch.equal(found.kernels[0].trained, found.kernels[0].start)
+    assert (found.about["run"], found.about["method"], found.seed, found.layer.name) == (
+        "repopt",
+        "repopt",
+        3,
+        "stage2.1",
+    )
+    trained, start = found.kernels["3x3 kernel"]
+    assert torch.equal(trained, load_run(folder).model.stage2[1].conv.weight)
+    assert torch.equal(start, starting_model(folder).stage2[1].conv.weight)
+    assert not torch.equal(trained, start)
