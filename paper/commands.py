@@ -112,10 +112,14 @@ def docs() -> int:
 
 
 def _fill_pages(console: Console) -> None:
-    from paper.pages import write_pages
+    from paper.pages import draw_figures, write_pages
 
     for path in write_pages():
         console.print(f"page: {path}")
+    try:
+        draw_figures()
+    except ImportError as error:
+        console.print(f"figures are not drawn again: {error}")
 
 
 def _list_tables(scope: Scope, out: Path) -> None:

@@ -159,12 +159,20 @@ def pages() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def write_pages(results: Path = RESULTS) -> list[Path]:
-    """Fills all pages, and draws the figures of tables that have some; returns the pages that changed."""
+def draw_figures(results: Path = RESULTS) -> None:
+    """Draws the figures of the tables that have some.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
     for name in NAMES:
         made, rows = table_named(name), read_rows(results / f"{name}.csv")
         for kind, svg in (made.drawings(rows) if made.drawings and rows else {}).items():
             (ROOT / "docs" / "figures" / f"{name}-{kind}.svg").write_text(svg)
+
+
+def write_pages(results: Path = RESULTS) -> list[Path]:
+    """Fills all pages; returns those that changed."""
     changed = []
     for path in pages():
         before = path.read_text()

@@ -61,3 +61,8 @@ def test_no_number_that_was_measured_is_written_by_hand(tmp_path):
     page = fill((ROOT / "docs" / "results.md").read_text(), tmp_path)
     assert page.count("(not measured yet)") > 30
     assert not re.findall(r"\d\.\d\d", re.sub(r"```.*?```", "", page, flags=re.DOTALL))
+
+
+def test_the_readme_has_no_number_of_its_own():
+    made = r"<!--= .+? -->.*?<!--/-->|<!-- (.+?), by docs/generate.py -->.*?<!-- end of \1 -->|```.*?```"
+    assert not re.findall(r"\d\.\d\d", re.sub(made, "", (ROOT / "README.md").read_text(), flags=re.DOTALL))
