@@ -4,7 +4,7 @@ import pytest
 
 from paper import table4, table6, table_b
 from paper.claims import Claim, read_claims
-from paper.pages import RESULTS, gap
+from paper.pages import RESULTS, gap, table
 from paper.rows import Gap
 from paper.tables import table_named
 
@@ -77,3 +77,9 @@ def test_the_papers_figures_of_a_claim_are_those_of_its_table():
         if claim.table in ("table6", "tableB"):
             paper = (table6.PAPER if claim.table == "table6" else table_b.PAPER)[claim.ours]
             assert claim.paper[0] == paper[claim.column == "val_accuracy"]
+
+
+def test_the_table_of_claims_has_a_line_for_each():
+    shown = table(RESULTS, "claims").splitlines()
+    assert len(shown) == 2 + len(CLAIMS)
+    assert "| Table 4: plain SGD is behind a RepOptimizer | -1.56 | repopt_vgg_a0, seeds 3, 4, 5 | " in "\n".join(shown)

@@ -1,9 +1,13 @@
 """Placeholders are filled from the rows, whatever stood there before, and nothing else changes."""
 
+import re
+import sys
+
 import pytest
 
 from made_up import line
-from paper.pages import fill
+from paper.__main__ import main
+from paper.pages import ROOT, fill
 from repopt.files import append_csv
 
 PAGE = """Ours is <!--= accuracy("tableD", {"method": "repopt"}) -->old<!--/-->, which is
@@ -68,3 +72,34 @@ def test_a_placeholder_that_is_no_call_over_rows_is_named(expression, results):
     with pytest.raises(ValueError, match="cannot be filled") as error:
         fill(f"<!--= {expression} --><!--/-->", results)
     assert expression in str(error.value)
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout with one page, one of whose numbers is wrong, and the page as it should be."""
+    monkeypatch.setattr("paper.pages.ROOT", tmp_path)
+    (tmp_path / "docs" / "figures").mkdir(parents=True)
+    page = (ROOT / "docs" / "performance.md").read_text()
+    (tmp_path / "docs" / "performance.md").write_text(re.sub(r"\d\.\d\d", "7.77", page))
+    (tmp_path / "README.md").write_text("nothing to fill")
+    return tmp_path, page
+
+
+def test_docs_fills_the_pages_and_draws_the_figures(checkout, capsys):
+    root, page = checkout
+    with pytest.raises(SystemExit, match="0"):
+        main(["docs"])
+    assert (root / "docs" / "performance.md").read_text() == page
+    assert capsys.readouterr().out == f"page: {root / 'docs' / 'performance.md'}\n"
+    assert {path.name for path in (root / "docs" / "figures").iterdir()} == {
+        path.name for path in (ROOT / "docs" / "figures").iterdir()
+    }
+
+
+def test_pages_are_filled_without_matplotlib(checkout, capsys, monkeypatch):
+    root, page = checkout
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(SystemExit, match="0"):
+        main(["docs"])
+    assert (root / "docs" / "performance.md").read_text() == page
+    assert "figures are not drawn again: " in capsys.readouterr().out
