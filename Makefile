@@ -20,7 +20,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 docs: $(VENV)/.installed-dev
-	$(BIN)/python -m paper.generate
+	$(BIN)/python -m paper docs
 
 # builds sdist and wheel, then tries the wheel in an empty environment; it holds the package and nothing else
 wheel: $(VENV)/bin/python

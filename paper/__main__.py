@@ -1,21 +1,30 @@
 """`python -m paper`: from a checkout, the paper's tables and analyses."""
 
 import sys
-from collections.abc import Mapping
+from importlib import import_module
 
-from paper.analyze import analyze_kernels, analyze_scales, analyze_variance
-from paper.reproducing import reproduce
 from repopt.cli import Command, run
 
-ANALYSES: Mapping[str, Command] = {"kernels": analyze_kernels, "variance": analyze_variance, "scales": analyze_scales}
+# {what a user types: the module and the function}; anything else is the name of a table
+_COMMANDS = {
+    "kernels": ("analyses", "kernels"),
+    "variance": ("analyses", "variance"),
+    "scales": ("analyses", "scales"),
+    "docs": ("commands", "docs"),
+}
 
 
 def main(args: list[str] | None = None) -> None:
-    """Runs a table, or an analysis where its name comes first."""
+    """Runs a table, or another command where its name comes first."""
     given = sys.argv[1:] if args is None else args
-    if given and given[0] in ANALYSES:
-        run(lambda: ANALYSES[given[0]], given[1:], prog=f"python -m paper {given[0]}")
-    run(lambda: reproduce, given, prog="python -m paper")
+    named = given[0] if given and given[0] in _COMMANDS else None
+    module, function = _COMMANDS[named] if named else ("commands", "make")
+
+    def load() -> Command:
+        command: Command = getattr(import_module(f"paper.{module}"), function)
+        return command
+
+    run(load, given[1:] if named else given, prog=f"python -m paper{f' {named}' if named else ''}")
 
 
 if __name__ == "__main__":

@@ -1,138 +1,179 @@
-"""The analyses as sections: each is written as a page of its own, and goes into the report of the run that holds it."""
+"""`python -m paper kernels`, `variance` and `scales`: what the paper's appendices look at, as tables and figures."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from html import escape
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from paper import panels
-from paper.kernels import POSITIONS, RunKernels, spread
-from paper.ranks import RankCorrelation
+import torch
+import tyro
+from torch import Tensor
+
+from paper.kernel_spread import run_kernels, spreads
+from paper.measured import VIEWS
+from paper.panels import identity_ratio_curves, kernel_histograms, scales_by_depth, scales_over_epochs
+from paper.ranks import rank_correlations
+from paper.variance import identity_ratios, over_seeds
+from paper.view import Column, View, number, render, text
+from repopt.data import EvalBatches, load_data
+from repopt.device import environment
+from repopt.files import append_csv, replacing
+from repopt.models import VGGSpec
+from repopt.report import read_search
 from repopt.report.drawing import standing_alone
-from repopt.report.markup import cell, figure, section, table
-from repopt.report.searches import Search
-from repopt.report.template import filled_page, write_page
-from repopt.report.wording import ABSENT
+from repopt.report.searches import check_comparable, points, sampled_operator
 
-FOLDER = "analysis"  # in a run's folder
-_NAMES = ("kernels", "scales", "variance")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Analysis:
-    """A section about an analysis.
-
-    Attributes:
-        name: of its files.
-        title: what is analyzed.
-        note: how to read it.
-        table: HTML.
-        figures: {name of the file: (caption, SVG)}.
-    """
-
-    name: str
-    title: str
-    note: str
-    table: str = ""
-    figures: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+_Runs = tyro.conf.Positional[tuple[Path, ...]]
+_Rows = Sequence[Mapping[str, Any]]
+_VARIANCE = View(by=("model", "block"), columns=["model", "block", number("ratio", "variance ratio", "{:.3f}")])
+_SCALES = View(
+    by=("run", "branch"),
+    where={"curve": "over epochs"},
+    columns=[
+        *(text("run", "search"), "data", "operator", "branch"),
+        Column("mean at the start", lambda line: f"{float(line.rows[0]['mean']):.3f}"),
+        Column("at the end", lambda line: f"{float(line.rows[-1]['mean']):.3f}"),
+    ],
+)
+_RANKS = View(
+    columns=["first", "second", "branch"]
+    + [number(what, f"rank correlation, {what}", "{:.3f}") for what in ("channels", "operators", "moved")]
+)
 
 
-def kernels_analysis(runs: Sequence[RunKernels]) -> Analysis:
-    rows = [
-        [
-            cell(escape(run.run), head=True),
-            cell(f"<code>{escape(run.layer.name)}</code>"),
-            cell(kernel.name),
-            *(cell(f"{value:.4f}", number=True) for value in vars(spread(kernel.trained)).values()),
-            *(cell(f"{value:.4f}", number=True) for value in vars(spread(kernel.start)).values()),
-        ]
-        for run in runs
-        for kernel in run.kernels
-    ]
-    names = ["run", "layer", "kernel", *POSITIONS, *(f"{position} at init" for position in POSITIONS)]
-    return Analysis(
-        name="kernels",
-        title="Spread of the 3x3 kernels",
-        note=(
-            "Standard deviations of one layer's kernel, as in Table 8 and appendix C: trained, and at initialization. "
-            "A run's last kernel is what is deployed and quantized. In the histograms an outline is the kernel at "
-            "initialization; heights are relative, and the range is the same everywhere."
-        ),
-        table=table(names, rows, numbers_from=3),
-        figures={"kernels": ("Distribution of the numbers", panels.kernel_histograms(runs))},
-    )
+def kernels(runs: _Runs, *, layer: str | None = None, out: Path | None = None) -> int:
+    """Standard deviations and histograms of a 3x3 kernel: trained, at initialization, before and after conversion.
 
-
-def variance_analysis(means: Mapping[str, Mapping[int, tuple[float, float]]], setting: str) -> Analysis:
-    """Appendix B's figure.
+    Example: python -m paper kernels runs/repopt runs/repvgg
 
     Args:
-        means: the ratios, as `over_seeds` gives them.
-        setting: what was measured, in a sentence.
+        runs: finished runs.
+        layer: the layer by its module's name; the 8th of the longest stage unless given, or the middle of a short one.
+        out: folder for the files; analysis/ in the first run's folder unless given.
     """
-    note = (
-        f"The variance of the identity path over that of the sum, at initialization, as in appendix B. {setting} Bands "
-        "are one standard deviation over the seeds."
-    )
-    return Analysis(
-        name="variance",
-        title="Identity variance at initialization",
-        note=note,
-        figures={"variance": ("Ratio by depth", panels.identity_ratios(means, setting))},
-    )
-
-
-def scales_analysis(searches: Sequence[Search], correlations: Sequence[RankCorrelation], operator: str) -> Analysis:
+    found = [run_kernels(folder, layer, name=name) for name, folder in _named(runs).items()]
     rows = [
-        [
-            cell(f"{escape(each.first)} and {escape(each.second)}", head=True),
-            cell(escape(each.branch)),
-            *(
-                cell(ABSENT if value is None else f"{value:.3f}", number=True)
-                for value in (each.channels, each.operators, each.moved)
-            ),
-        ]
-        for each in correlations
+        {**each.about, "layer": each.layer.name, "kernel": name, **spreads(*kernels), "seed": each.seed}
+        for each in found
+        for name, kernels in each.kernels.items()
     ]
-    names = ["searches", "branch", "rank correlation over channels", "over operators' means", "of the change"]
-    return Analysis(
-        name="scales",
-        title="Searched scales side by side",
-        note=(
-            "Means over channels, as in appendix E. Curves by depth break where a stage starts, as an operator that "
-            "changes the shape has no identity. Spearman's correlation is 1 where two searches put the scales of a "
-            "branch into the same order; the last column is of how far each scale came from where it started, as "
-            "scales that start by depth are alike before any search."
-        ),
-        table=table(names, rows, numbers_from=2) if rows else "",
-        figures={
-            "scales_over_epochs": (f"Scales of {operator} over epochs", panels.scales_over_epochs(searches, operator)),
-            "scales_by_depth": ("Scales by depth after the last epoch", panels.scales_by_depth(searches)),
-        },
-    )
+    print("\n".join(dict.fromkeys(f"layer: {each.layer}" for each in found)))
+    print("Standard deviation of its kernel, in brackets at initialization:\n")
+
+    tables = {"kernels": (VIEWS["kernels"], rows)}
+    return _finish(out or runs[0] / "analysis", tables, lambda: {"kernels": kernel_histograms(found)})
 
 
-def write_analysis(analysis: Analysis, folder: Path) -> list[Path]:
-    """Writes the figures and a page with all of the analysis.
+def variance(
+    *,
+    depths: tuple[int, ...] = (4, 6, 16),
+    widths: tuple[int, ...] = (64, 128, 256),
+    data: str | None = None,
+    size: int = 64,
+    batch_size: int = 32,
+    seeds: int = 3,
+    out: Path = Path("runs/variance"),
+) -> int:
+    """The identity variance ratio by depth at initialization: of a ResNet, and of search models with two starts.
 
-    Returns:
-        The paths, the page's last.
+    Example: python -m paper variance --widths 128 256 512
+
+    Args:
+        depths: blocks of the stages; the longest is measured.
+        widths: channels of the stages; those of B0 unless given, 128 256 512 are B1's.
+        data: images to measure on, as `repopt train` takes them; noise unless given.
+        size: side of the images.
+        batch_size: images.
+        seeds: how many times each model is drawn.
+        out: folder for the files.
     """
-    drawn = [write_page(folder / f"{name}.svg", standing_alone(svg)) for name, (_, svg) in analysis.figures.items()]
-    cards = "".join(figure(caption, svg, broad=True) for caption, svg in analysis.figures.values())
-    text = filled_page(
-        f"Analysis: {analysis.name}", "", [section(analysis.title, analysis.table + cards, note=analysis.note)]
-    )
-    return [*drawn, write_page(folder / f"{analysis.name}.html", text)]
+    if seeds < 1 or size < 1 or batch_size < 1:
+        raise ValueError(f"seeds, size and batch_size must be at least 1, not {seeds}, {size} and {batch_size}")
+    spec, shape = VGGSpec(depths=depths, widths=widths), (batch_size, 3, size, size)
+    images = None if data is None else _images(data, size, batch_size)
+    noise = (torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in range(seeds))
+    drawn = [identity_ratios(spec, each if images is None else images, seed) for seed, each in enumerate(noise)]
+    if not all(drawn[0].values()):
+        raise ValueError(f"the longest stage of {depths} has no block with an identity: give one of 2 blocks or more")
+    stages = {"depths": " ".join(map(str, depths)), "widths": " ".join(map(str, widths))}
+    setting = {**stages, "data": data or "noise", "size": size, "batch_size": batch_size}
+    rows = [
+        {"model": model, "block": block, "ratio": ratio, **setting, "seed": seed}
+        for seed, ratios in enumerate(drawn)
+        for model, by_block in ratios.items()
+        for block, ratio in by_block.items()
+    ]
+    about = ", ".join(f"{name} {value}" for name, value in setting.items())
+    print(f"Means over {seeds} seeds: {about}\n")
+    tables = {"variance": (_VARIANCE, rows)}
+    return _finish(out, tables, lambda: {"variance": identity_ratio_curves(over_seeds(drawn), about)})
 
 
-def analysis_sections(run: Path) -> list[str]:
-    """The sections of the analyses that a run's folder holds."""
-    pages = [run / FOLDER / f"{name}.html" for name in _NAMES]
-    return [_section(page.read_text(encoding="utf-8")) for page in pages if page.is_file()]
+def scales(runs: _Runs, *, operator: str | None = None, out: Path | None = None) -> int:
+    """The scales of searches over epochs and by depth, side by side, and how alike two searches rank them.
+
+    Example: python -m paper scales runs/search-cifar100 runs/search-caltech256
+
+    Args:
+        runs: finished searches of one model.
+        operator: whose scales to follow over epochs; the last of the longest stage unless given.
+        out: folder for the files; analysis/ in the first run's folder unless given.
+    """
+    searches = [read_search(folder, name) for name, folder in _named(runs).items()]
+    check_comparable(searches)
+    followed = operator or sampled_operator(searches[0].means)
+    if followed not in searches[0].means:
+        raise ValueError(
+            f"the searches hold no operator {followed!r}: one of theirs is {next(iter(searches[0].means))!r}"
+        )
+
+    def figures() -> dict[str, str]:
+        over = scales_over_epochs(searches, followed)
+        return {"scales_over_epochs": over, "scales_by_depth": scales_by_depth(searches)}
+
+    curves = [point for search in searches for point in points(search, followed)]
+    tables = {"scales": (_SCALES, curves), "rank_correlations": (_RANKS, rank_correlations(searches))}
+    return _finish(out or runs[0] / "analysis", tables, figures)
 
 
-def _section(page: str) -> str:
-    """What a page of `write_analysis` has between its header and its end."""
-    start, end = page.find("<section>"), page.rfind("</section>")
-    return page[start : end + len("</section>")] if 0 <= start < end else ""
+def _named(runs: Sequence[Path]) -> dict[str, Path]:
+    """The runs by their folders' names, or by the whole paths where two have the same."""
+    if not runs:
+        raise ValueError("there is nothing to analyze: give the folder of at least one finished run")
+    paths = [folder.resolve() for folder in runs]
+    twice = [str(folder) for folder, path in zip(runs, paths, strict=True) if paths.count(path) > 1]
+    if twice:
+        raise ValueError(f"the run {twice[0]!r} is given twice: name each folder once")
+    names = [path.name for path in paths]
+    return {name if names.count(name) == 1 else str(run): run for name, run in zip(names, runs, strict=True)}
+
+
+def _images(source: str, size: int, batch_size: int) -> Tensor:
+    """The first training images of a data set."""
+    data = load_data(source, limit=batch_size)
+    cpu, mean, std = torch.device("cpu"), data.mean, data.std
+    return next(iter(EvalBatches(data.train, batch_size=batch_size, size=size, mean=mean, std=std, device=cpu)))[0]
+
+
+def _finish(out: Path, tables: Mapping[str, tuple[View, _Rows]], figures: Callable[[], Mapping[str, str]]) -> int:
+    """Prints the tables, writes them as CSV, and figures where they can be drawn; says where."""
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{str(out)!r} is a file: give --out a folder")
+    out.mkdir(parents=True, exist_ok=True)
+    place, written = environment("cpu"), []
+    for name, (view, rows) in tables.items():
+        path = out / f"{name}.csv"
+        path.unlink(missing_ok=True)  # of an earlier analysis
+        if rows:
+            texts = [{key: "" if cell is None else str(cell) for key, cell in row.items()} for row in rows]
+            print(f"{render(view, texts)}\n")
+            append_csv(path, [{**row, **place} for row in rows])
+            written.append(f"written: {path}")
+    try:
+        for name, svg in figures().items():
+            with replacing(out / f"{name}.svg") as unfinished:
+                unfinished.write_text(standing_alone(svg))
+            written.append(f"written: {out / f'{name}.svg'}")
+    except ImportError as error:
+        written.append(f"no figures: {error}")
+    print("\n".join(written))
+    return 0

@@ -1,88 +1,79 @@
 """Appendix E's figures: searched scales over epochs and by depth, from two data sets."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
-from paper.jobs import planned
+from paper.jobs import HyperSearch, planned, search_job
+from paper.panels import scales_by_depth, scales_over_epochs
 from paper.ranks import spearman
+from paper.rows import Record, groups, matching
 from paper.scope import Scope
-from paper.summaries import groups, markdown, matching
-from paper.table5 import source_search
-from paper.tables import Record, Row, Table
+from paper.tables import Table, TableRow
+from paper.view import Column, Line, View, text
 from paper.workshop import Workshop, figures_of
 from repopt.plans.scales import Scales
 from repopt.report import read_search
+from repopt.report.drawing import standing_alone
 from repopt.report.searches import Search, points, sampled_operator
 
-_SIZE = "b0"
 _SOURCES = ("cifar100", "imagenette")
 _SHOWN = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)  # shares of a search's epochs
 _ENVIRONMENT = ("commit", "hardware", "threads", "python", "torch", "date")
+_POINT = ("curve", "operator", "epoch", "branch", "mean")
 
 
-def _rows(scope: Scope) -> Iterator[Row]:
+def _rows(scope: Scope) -> Iterator[TableRow]:
     for source in _SOURCES:
-        yield _row(scope, source)
+        key = {"source": source, "model": scope.model("b0"), "seed": scope.search_seed}
+        yield TableRow(key=key, measure=partial(_measure, scope, source), minutes=1.5)
 
 
-def _row(scope: Scope, source: str) -> Row:
-    model = scope.model(_SIZE)
-
-    def measure(workshop: Workshop) -> list[dict[str, Any]]:
-        run = workshop.run(source_search(scope, model, source))
-        search, about = read_search(run, source), figures_of(run)
-        kept = {column: about[column] for column in _ENVIRONMENT}
-        return [
-            {**{column: point[column] for column in ("curve", "operator", "epoch", "branch", "mean")}, **kept}
-            for point in points(search, sampled_operator(search.means))
-        ]
-
-    return Row(key={"source": source, "model": model, "seed": scope.search_seed}, measure=measure, minutes=1.5)
+def _measure(scope: Scope, source: str, workshop: Workshop) -> list[dict[str, Any]]:
+    run = workshop.run(search_job(scope, scope.model("b0"), HyperSearch(data=source)))
+    search, about = read_search(run, source), figures_of(run)
+    place = {column: about[column] for column in _ENVIRONMENT}
+    found = points(search, sampled_operator(search.means))
+    return [{**{column: point[column] for column in _POINT}, **place} for point in found]
 
 
-def _part(rows: Sequence[Record]) -> list[str]:
-    over, deep = matching(rows, curve="over epochs"), matching(rows, curve="by depth")
-    followed = over[0]["operator"]
-    lines = [
-        f"The paper shows curves from CIFAR-100 and Caltech256; ours are {rows[0]['model']}'s from CIFAR-100 and "
-        f"Imagenette, {rows[0]['hardware']}, {rows[0]['date']}. All points are in `results/figureE.csv`. The mean "
-        f"scale of `{followed}`, the last block of the longest stage, over a search; Imagenette has a fifth of the "
-        "images, so that as many epochs are a fifth of the steps:",
-        "",
-    ]
-    cells = []
-    for (source, branch), its in groups(over, "source", "branch").items():
-        by_epoch = {int(row["epoch"]): float(row["mean"]) for row in its}
-        last = max(by_epoch)
-        cells.append((source, branch, *(f"{by_epoch[round(share * last)]:.3f}" for share in _SHOWN)))
-    lines += markdown({"searched on": "<", "branch": "<", **{f"{share:.0%}": ">" for share in _SHOWN}}, cells)
-    agreement = list(_agreement(deep))
-    if agreement:
-        lines += [
-            "",
-            "Rank correlation of the operators' final means in the two searches, and of how far each has moved from "
-            "the start that both share: " + "; ".join(agreement) + ".",
-        ]
-    return lines
+def _at(share: float) -> Column:
+    def cell(line: Line) -> str:
+        by_epoch = {int(row["epoch"]): float(row["mean"]) for row in line.rows}
+        return f"{by_epoch[round(share * max(by_epoch))]:.3f}"
+
+    return Column(f"{share:.0%}", cell)
 
 
-def _drawings(rows: Sequence[Record]) -> dict[str, str]:
-    """Both figures, a panel a search."""
-    from paper import panels
-    from repopt.report.drawing import standing_alone
+def rank_correlations_by_depth(rows: Sequence[Record]) -> dict[str, tuple[float | None, float | None]]:
+    """{branch: how alike two searches rank the operators' final means, and their change from the shared start}."""
+    found, deep = {}, matching(rows, curve="by depth")
+    start = Scales.depth_init(planned(deep[0]["model"])) if deep else Scales({})
+    for (branch,), means in groups(deep, "branch").items():
+        one, other = (
+            {row["operator"]: float(row["mean"]) for row in matching(means, source=source)} for source in _SOURCES
+        )
+        shared = [operator for operator in one if operator in other]
+        pair = torch.tensor([[each[operator] for operator in shared] for each in (one, other)])
+        begun = torch.tensor([float(start[operator].get(branch, torch.ones(1)).mean()) for operator in shared])
+        found[branch] = (spearman(*pair), spearman(*(pair / begun)))
+    return found
 
-    searches = [_search(source, its) for (source,), its in groups(rows, "source").items()]
+
+def drawings(rows: Sequence[Record]) -> dict[str, str]:
+    """Both figures, one panel for each search."""
+    searches = [read_back(source, found) for (source,), found in groups(rows, "source").items()]
     followed = matching(rows, curve="over epochs")[0]["operator"]
     return {
-        "epochs": standing_alone(panels.scales_over_epochs(searches, followed)),
-        "depth": standing_alone(panels.scales_by_depth(searches)),
+        "epochs": standing_alone(scales_over_epochs(searches, followed)),
+        "depth": standing_alone(scales_by_depth(searches)),
     }
 
 
-def _search(source: str, rows: Sequence[Record]) -> Search:
-    """A search as far as its points tell it: all means after the last epoch, one operator's before."""
+def read_back(source: str, rows: Sequence[Record]) -> Search:
+    """A search as far as its points go: all means after the last epoch, one operator's before."""
     history: dict[int, dict[str, dict[str, float]]] = {
         epoch: {} for epoch in sorted({int(row["epoch"]) for row in rows})
     }
@@ -92,27 +83,16 @@ def _search(source: str, rows: Sequence[Record]) -> Search:
     return Search(name=model, model=model, data=source, seed=seed, history=history, scales=Scales({}))
 
 
-def _agreement(deep: Sequence[Record]) -> Iterator[str]:
-    """How alike the two searches rank the operators, branch by branch."""
-    start = Scales.depth_init(planned(deep[0]["model"]))
-    for (branch,), its in groups(deep, "branch").items():
-        one, other = (
-            {row["operator"]: float(row["mean"]) for row in matching(its, source=source)} for source in _SOURCES
-        )
-        shared = [operator for operator in one if operator in other]
-        pair = torch.tensor([[means[operator] for operator in shared] for means in (one, other)])
-        begun = torch.tensor([float(start[operator].get(branch, torch.ones(1)).mean()) for operator in shared])
-        found = [spearman(*each) for each in (pair, pair / begun)] if len(shared) > 1 else []
-        if found and None not in found:
-            yield f"{branch} {found[0]:.2f} and {found[1]:.2f}"
-
-
 TABLE = Table(
     name="figureE",
     title="Appendix E: scales over epochs and by depth",
     keys=("source", "model", "seed"),
     rows=_rows,
-    part=_part,
-    figures=("curve", "operator", "epoch", "branch", "mean", *_ENVIRONMENT),
-    drawings=_drawings,
+    figures=(*_POINT, *_ENVIRONMENT),
+    drawings=drawings,
+    view=View(
+        by=("source", "branch"),
+        where={"curve": "over epochs"},
+        columns=[text("source", "searched on"), "branch", *map(_at, _SHOWN)],
+    ),
 )

@@ -1,49 +1,44 @@
 """What scales imply: how fast a kernel's taps learn, stage by stage, and how many hardly learn at all."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from paper.jobs import authors_scales, has_identity, planned, scales_from
+from paper.jobs import Source, has_identity, planned, scales_from
 from paper.scope import Scope
-from paper.summaries import markdown
-from paper.tables import Record, Row, Table
+from paper.tables import Table, TableRow
+from paper.view import View, number
 from paper.workshop import Workshop
 from repopt.device import environment
 from repopt.plans.planning import Plan
 from repopt.plans.scales import Scales, shipped
 
 _FROZEN = 1e-3  # a tap whose gradient is multiplied by less hardly moves in training
-_AUTHORS = ("b1", "b2", "l1", "l2")
 _FIGURES = ("stage", "operators", "around", "centre", "diagonal", "variation", "frozen", "negative")
 
 
-def _rows(scope: Scope) -> Iterator[Row]:
-    sizes = ["nano"] if scope.quick else [name.rpartition("_")[2] for name in shipped() if "_vgg_" in name]
-    for size in sizes:
-        yield _row(scope, size, "ours")
-    for size in () if scope.quick else _AUTHORS:
-        yield _row(scope, size, "authors")
+def _rows(scope: Scope) -> Iterator[TableRow]:
+    ours = ["repopt_vgg_nano"] if scope.quick else [name for name in shipped() if "_vgg_" in name]
+    theirs = [] if scope.quick else [f"repopt_vgg_{size}" for size in ("b1", "b2", "l1", "l2")]
+    for whose, model in [*product(["ours"], ours), *product(["authors"], theirs)]:
+        key = {"model": model, "scales": whose, "seed": scope.search_seed}
+        measure = partial(_measure, scope, model, "authors" if whose == "authors" else "searched")
+        yield TableRow(key=key, measure=measure, minutes=0.0, authors=whose == "authors")
 
 
-def _row(scope: Scope, size: str, whose: str) -> Row:
-    model = f"repopt_vgg_{size}"
-
-    def measure(workshop: Workshop) -> list[dict[str, Any]]:
-        scales = authors_scales(scope, model) if whose == "authors" else scales_from("searched", scope, workshop, model)
-        plan = planned(model).with_scales(scales)
-        stages: dict[str, list[str]] = {}
-        for operator in plan.operators:
-            stages.setdefault(operator.partition(".")[0], []).append(operator)
-        return [
-            {"stage": stage, **_stage_figures(plan, scales, operators), **environment("cpu")}
-            for stage, operators in stages.items()
-        ]
-
-    key = {"model": model, "scales": whose, "seed": scope.search_seed}
-    return Row(key=key, measure=measure, minutes=0.0, authors=whose == "authors")
+def _measure(scope: Scope, model: str, source: Source, workshop: Workshop) -> list[dict[str, Any]]:
+    scales = scales_from(source, scope, workshop, model)
+    plan, stages = planned(model).with_scales(scales), dict[str, list[str]]()
+    for operator in plan.operators:
+        stages.setdefault(operator.partition(".")[0], []).append(operator)
+    return [
+        {"stage": stage, **_stage_figures(plan, scales, operators), **environment("cpu")}
+        for stage, operators in stages.items()
+    ]
 
 
 def _stage_figures(plan: Plan, scales: Scales, operators: Sequence[str]) -> dict[str, Any]:
@@ -68,41 +63,23 @@ def _mean_of_means(values: Sequence[Tensor]) -> float:
 
 
 def _off_diagonal(centre: Tensor) -> Tensor:
-    """A value that is not the identity's of each output channel: it has the same one for all its other inputs."""
+    """One value of each output channel that is not the identity's: all its other inputs have the same."""
     return torch.cat([centre[:1, -1], centre[1:, 0]])
-
-
-def _part(rows: Sequence[Record]) -> list[str]:
-    cells = [
-        (
-            row["model"],
-            row["scales"],
-            row["stage"],
-            row["operators"],
-            *(f"{float(row[column]):.3f}" if row[column] else "" for column in ("around", "centre", "diagonal")),
-            f"{float(row['variation']):.2f}",
-            *(f"{float(row[column]):.1%}" for column in ("frozen", "negative")),
-        )
-        for row in rows
-    ]
-    columns = {"model": "<", "scales": "<", "stage": "<", "operators": ">", "around": ">", "centre": ">"}
-    return [
-        "What the scales multiply gradients by, averaged over channels: taps around the centre, the centre, and the "
-        "centre's diagonal where there is an identity. Beside a plain model, a tap's learning rate is that many times "
-        f"as high. frozen: channels whose taps around the centre are multiplied by less than {_FROZEN:g}. variation: "
-        "deviation of a layer's 3x3 scales over its channels, as a share of their mean. negative: channels whose 3x3 "
-        "scale is. ours: those that ship; authors: released by the paper's authors.",
-        "",
-        *markdown({**columns, "diagonal": ">", "variation": ">", "frozen": ">", "negative": ">"}, cells),
-    ]
 
 
 TABLE = Table(
     name="multipliers",
-    title="What the scales imply",
+    title="What the scales multiply gradients by",
     keys=("model", "scales", "seed"),
     rows=_rows,
-    part=_part,
     data=(),
     figures=(*_FIGURES, "hardware", "threads", "python", "torch", "date"),
+    view=View(
+        columns=[
+            *("model", "scales", "stage", number("operators")),
+            *(number(position, form="{:.3f}") for position in ("around", "centre", "diagonal")),
+            number("variation", form="{:.2f}"),
+            *(number(share, form="{:.1%}") for share in ("frozen", "negative")),
+        ],
+    ),
 )

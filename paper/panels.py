@@ -1,19 +1,18 @@
 """The figures of the analyses: appendix C's histograms, appendix B's ratios, appendix E's curves side by side."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from paper.kernels import POSITIONS, RunKernels, at_positions
+from paper.kernel_spread import POSITIONS, RunKernels, at_positions
 from repopt.report.drawing import INK, MUTED, SERIES, key, line, new_figure, new_panels, to_svg
 from repopt.report.figures import draw_by_depth, draw_over_epochs
 from repopt.report.searches import Search, branches, over_epochs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _BINS = 101
 _REACH = 3  # times the root mean square of the widest kernel's centre, shown to both sides of 0
@@ -21,16 +20,16 @@ _SIDE_BY_SIDE = 2  # searches in a row
 
 
 def kernel_histograms(runs: Sequence[RunKernels]) -> str:
-    """A row a kernel, its numbers overall, at the centre and around it, all over one range; as it started, an outline.
+    """A row for each kernel: its numbers overall, at the centre and around it, over one range; an outline at init.
 
     Heights are relative to the highest bin.
     """
-    rows = [(series, run, kernel) for series, run in enumerate(runs) for kernel in run.kernels]
-    centres = [at_positions(kernel.trained)["central"] for _, _, kernel in rows]
+    rows = [(series, run, step) for series, run in enumerate(runs) for step in run.kernels]
+    centres = [at_positions(run.kernels[step][0])["central"] for _, run, step in rows]
     limit = _REACH * max(centre.square().mean().sqrt().item() for centre in centres)
     figure, panels = new_panels(len(rows), len(POSITIONS), width=270, height=150, sharex=True)
-    for (series, run, kernel), row in zip(rows, panels, strict=True):
-        trained, start = at_positions(kernel.trained), at_positions(kernel.start)
+    for (series, run, step), row in zip(rows, panels, strict=True):
+        trained, start = map(at_positions, run.kernels[step])
         for position, axes in zip(POSITIONS, row, strict=True):
             colour = SERIES[series % len(SERIES)]
             axes.stairs(*_bins(trained[position], limit), fill=True, color=colour, alpha=0.75)
@@ -47,12 +46,12 @@ def kernel_histograms(runs: Sequence[RunKernels]) -> str:
                 va="top",
                 fontsize=12,
             )
-        row[0].set_title(f"{run.run}: {kernel.name}", loc="left", color=INK, fontsize=13)
-    names = ", ".join(run.run for run in runs)
+        row[0].set_title(f"{run.about['run']}: {step}", loc="left", color=INK, fontsize=13)
+    names = ", ".join(run.about["run"] for run in runs)
     return to_svg(figure, f"Histograms of the kernels of {names} at {runs[0].layer.name}")
 
 
-def identity_ratios(means: Mapping[str, Mapping[int, tuple[float, float]]], setting: str) -> str:
+def identity_ratio_curves(means: Mapping[str, Mapping[int, tuple[float, float]]], setting: str) -> str:
     """Appendix B's figure: the identity variance ratio by block, with a band of one deviation over the seeds."""
     figure, axes = new_figure(width=820, height=330)
     for series, points in enumerate(means.values()):
@@ -69,47 +68,37 @@ def identity_ratios(means: Mapping[str, Mapping[int, tuple[float, float]]], sett
     axes.set_xlabel("block of the longest stage")
     axes.set_ylabel("identity variance ratio")
     key(axes, list(means))
-    return to_svg(figure, f"Identity variance ratio by depth, one curve a model. {setting}")
+    return to_svg(figure, f"Identity variance ratio by depth, one curve for each model. {setting}")
 
 
 def scales_over_epochs(searches: Sequence[Search], operator: str) -> str:
-    """Appendix E's first figure, a panel a search."""
-    figure, panels = _side_by_side(len(searches))
-    for place, (search, axes) in enumerate(zip(searches, panels, strict=True)):
-        draw_over_epochs(axes, over_epochs(search.history, operator))
-        _name(axes, search, place)
-    key(panels[0], branches(searches[0].means))
-    return to_svg(figure, f"Mean of the scales of {operator} over epochs in {_names(searches)}")
+    """Appendix E's first figure, one panel for each search."""
+    description = f"Mean of the scales of {operator} over epochs in"
+    return _side_by_side(
+        searches, lambda axes, search: draw_over_epochs(axes, over_epochs(search.history, operator)), description
+    )
 
 
 def scales_by_depth(searches: Sequence[Search]) -> str:
-    """Appendix E's second figure, a panel a search."""
-    figure, panels = _side_by_side(len(searches))
-    for place, (search, axes) in enumerate(zip(searches, panels, strict=True)):
-        draw_by_depth(axes, search.means)
-        _name(axes, search, place)
-    key(panels[0], branches(searches[0].means))
-    return to_svg(figure, f"Mean of each branch's scales by depth in {_names(searches)}")
+    """Appendix E's second figure, one panel for each search."""
+    description = "Mean of each branch's scales by depth in"
+    return _side_by_side(searches, lambda axes, search: draw_by_depth(axes, search.means), description)
 
 
-def _side_by_side(count: int) -> tuple["Figure", list["Axes"]]:
-    columns = min(count, _SIDE_BY_SIDE)
-    figure, rows = new_panels(-(-count // columns), columns, width=420, height=290, sharey=True)
+def _side_by_side(searches: Sequence[Search], draw: Callable[["Axes", Search], None], description: str) -> str:
+    """Panels in rows of two, with one range upwards, which those on the right do not label again."""
+    columns = min(len(searches), _SIDE_BY_SIDE)
+    figure, rows = new_panels(-(-len(searches) // columns), columns, width=420, height=290, sharey=True)
     panels = [axes for row in rows for axes in row]
-    for axes in panels[count:]:
+    for place, (search, axes) in enumerate(zip(searches, panels, strict=False)):
+        draw(axes, search)
+        axes.set_title(f"{search.name}, on {search.data.partition(':')[0]}", loc="left", color=INK, fontsize=13)
+        if place % _SIDE_BY_SIDE:
+            axes.set_ylabel("")
+    for axes in panels[len(searches) :]:
         axes.set_visible(False)
-    return figure, panels[:count]
-
-
-def _name(axes: "Axes", search: Search, place: int) -> None:
-    """Which search a panel shows; it has the scale of the one on its left."""
-    axes.set_title(f"{search.name}, on {search.data.partition(':')[0]}", loc="left", color=INK, fontsize=13)
-    if place % _SIDE_BY_SIDE:
-        axes.set_ylabel("")
-
-
-def _names(searches: Sequence[Search]) -> str:
-    return ", ".join(search.name for search in searches)
+    key(panels[0], branches(searches[0].means))
+    return to_svg(figure, f"{description} {', '.join(search.name for search in searches)}")
 
 
 def _outside(values: Tensor, limit: float) -> str:

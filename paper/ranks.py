@@ -5,8 +5,8 @@ they moved the scales from there.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,43 +14,27 @@ from torch import Tensor
 from repopt.report.searches import Search, branches, check_comparable
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankCorrelation:
-    """Of one branch's scales in two searches; None where one of them does not vary.
+def rank_correlations(searches: Sequence[Search]) -> list[dict[str, Any]]:
+    """The correlations of each two searches, branch by branch; None where one of the two does not vary.
 
-    Attributes:
-        first: a search.
-        second: another.
-        branch: whose scales.
-        channels: over all channels of all operators.
-        operators: over the operators' means.
-        moved: over all channels, of how far each scale came from the mean that its operator started with.
-    """
-
-    first: str
-    second: str
-    branch: str
-    channels: float | None
-    operators: float | None
-    moved: float | None
-
-
-def rank_correlations(searches: Sequence[Search]) -> list[RankCorrelation]:
-    """The correlation of each two searches, branch by branch.
+    Those of `channels` are over all channels of all operators, `operators` over the operators' means, and `moved` over
+    all channels, of how far each scale is from the mean that its operator started with.
 
     Raises:
         ValueError: they searched different models.
     """
     check_comparable(searches)
     return [
-        RankCorrelation(
-            first=one.name,
-            second=other.name,
-            branch=branch,
-            channels=spearman(_scales(one, branch), _scales(other, branch)),
-            operators=spearman(_means(one, branch), _means(other, branch)),
-            moved=spearman(_moved(one, branch), _moved(other, branch)),
-        )
+        {
+            **{"first": one.name, "second": other.name, "branch": branch},
+            **{
+                what: spearman(first, second)
+                for (what, first), second in zip(
+                    _figures(one, branch).items(), _figures(other, branch).values(), strict=True
+                )
+            },
+            "seeds": f"{one.seed} {other.seed}",
+        }
         for one, other in combinations(searches, 2)
         for branch in branches(one.means)
     ]
@@ -80,19 +64,11 @@ def ranks(values: Tensor) -> Tensor:
     return shared[place]
 
 
-def _scales(search: Search, branch: str) -> Tensor:
-    return torch.cat([scale.flatten() for scale in _by_operator(search, branch).values()])
-
-
-def _means(search: Search, branch: str) -> Tensor:
-    return torch.stack([scale.mean() for scale in _by_operator(search, branch).values()])
-
-
-def _moved(search: Search, branch: str) -> Tensor:
-    found = _by_operator(search, branch)
-    return torch.cat([scale.flatten() - search.start[operator][branch] for operator, scale in found.items()])
-
-
-def _by_operator(search: Search, branch: str) -> dict[str, Tensor]:
-    """A branch's scales, in an order that does not depend on the file they come from."""
-    return {name: search.scales[name][branch] for name in sorted(search.scales) if branch in search.scales[name]}
+def _figures(search: Search, branch: str) -> dict[str, Tensor]:
+    """What is ranked, in an order that does not depend on the file that the scales come from."""
+    scales = {name: search.scales[name][branch] for name in sorted(search.scales) if branch in search.scales[name]}
+    return {
+        "channels": torch.cat([scale.flatten() for scale in scales.values()]),
+        "operators": torch.stack([scale.mean() for scale in scales.values()]),
+        "moved": torch.cat([scale.flatten() - search.start[name][branch] for name, scale in scales.items()]),
+    }

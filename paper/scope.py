@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repopt.train.recipe import Precision, Recipe, search
+from repopt.train.recipe import Precision, Recipe
 
 # a quick run shows that a table's code works, and nothing else
 _QUICK: dict[str, Any] = {
@@ -47,13 +47,8 @@ class Scope:
             raise ValueError("a table needs at least one seed: give --seeds")
 
     def model(self, size: str) -> str:
-        """The plain VGG of a size."""
-        return f"repopt_vgg_{'nano' if self.quick else size}"
-
-    @property
-    def another_search(self) -> "Scope":
-        """The same but for the seed of the searches: how much do two of them differ?"""
-        return dataclasses.replace(self, search_seed=self.search_seed + 1)
+        """The plain VGG of a size; a whole name stays what it is."""
+        return size if size.startswith("repopt_") else f"repopt_vgg_{'nano' if self.quick else size}"
 
     @property
     def limit(self) -> int | None:
@@ -82,10 +77,6 @@ class Scope:
         """A recipe as it is run here: with a seed and the scope's precision, and cut short where the scope is quick."""
         recipe = dataclasses.replace(recipe, seed=seed, precision="fp32" if self.quick else self.precision)
         return dataclasses.replace(recipe, **_QUICK, size=None) if self.quick else recipe
-
-    def search_recipe(self, base: Recipe | None = None) -> Recipe:
-        """Hyper-Search, by the default variant unless given."""
-        return self.adapt(search() if base is None else base, self.search_seed)
 
     def target_recipe(self, seed: int) -> Recipe:
         """The paper's training, on Imagenette at 96 pixels: 40 epochs, crops of a quarter of the image or more."""

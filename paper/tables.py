@@ -1,29 +1,33 @@
-"""A table of the paper, ours beside it: rows that are each measured once, and what the page says about them."""
+"""A table of the paper on public data: rows that are each measured once, and how they are shown."""
 
 import csv
 import fnmatch
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from paper.rows import Record, read_rows
 from paper.scope import Scope
-from paper.workshop import FIGURES, Workshop, figures_of
+from paper.view import View
+from paper.workshop import FIGURES, Workshop
 from repopt.device import commit, environment
 from repopt.files import append_csv
 from repopt.train.loop import DivergedError
-from repopt.train.training import Job
 
-if TYPE_CHECKING:
-    from paper.claims import Claim
-
-Record = Mapping[str, str]
+# {what a user types: the module}, in the order of docs/results.md
+NAMES = {
+    **{name: name for name in ("table2", "table3", "table4", "constants", "multipliers", "a0", "table5", "table6")},
+    **{"tableB": "table_b", "figureE": "figure_e", "table8": "table8", "tableC": "table_c", "tableD": "table_d"},
+    **{name: name for name in ("conventions", "zoo")},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """What is measured in one go: a line of a table, or several that belong together.
+class TableRow:
+    """What is measured in one go: a line of a CSV file, or several that belong together.
 
     Attributes:
         key: what tells it from the others, column by column.
@@ -46,43 +50,39 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table that can be run again.
+    """A table that can be measured.
 
     Attributes:
         name: what a user types.
-        title: of its part of the page.
-        keys: the columns that tell rows apart.
-        figures: the other columns; those of a training unless given.
+        title: what it is about.
+        keys: the columns of the CSV file that tell rows apart.
         rows: what is measured, within a scope.
-        data: the data that it needs, as the fields of a scope are called.
-        part: its part of the page, as lines of Markdown, from the rows of its CSV file.
-        verdict: what the rows say, in a sentence for the top of the page; None while they say too little.
-        claims: what the paper says of this table, beside what the rows say.
+        view: how the rows are shown.
+        data: the data that it needs, by the names of a scope's fields.
+        figures: the other columns; those of a training unless given.
         drawings: figures from the same rows, {name of the file: SVG}; they need the extra `report`.
     """
 
     name: str
     title: str
     keys: tuple[str, ...]
-    rows: Callable[[Scope], Iterable[Row]]
-    part: Callable[[Sequence[Record]], list[str]]
+    rows: Callable[[Scope], Iterable[TableRow]]
+    view: View
     data: tuple[str, ...] = ("cifar100", "imagenette")
     figures: tuple[str, ...] = FIGURES
-    verdict: Callable[[Sequence[Record]], str | None] = lambda rows: None
-    claims: Callable[[Sequence[Record]], Sequence["Claim"]] = lambda rows: ()
     drawings: Callable[[Sequence[Record]], Mapping[str, str]] | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of the CSV file."""
+        return tuple(dict.fromkeys((*self.keys, *self.figures, "commit")))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What is left of a table.
+    """What is left of a table: the rows that are missing in the CSV file, and how many are there."""
 
-    Attributes:
-        rows: that do not stand in the CSV file.
-        standing: how many do.
-    """
-
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     standing: int
 
     @property
@@ -91,23 +91,45 @@ class Work:
         return sum(row.minutes for row in self.rows) + sum(searches.values())
 
 
-def read_rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file; none where there is no file."""
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+def table_named(name: str) -> Table:
+    if name not in NAMES:
+        raise ValueError(f"there is no table {name!r}; there is {', '.join(NAMES)}")
+    table: Table = import_module(f"paper.{NAMES[name]}").TABLE
+    return table
+
+
+def reproduce(
+    name: str, scope: Scope, workshop: Workshop, results: Path, *, only: str = "*", tell: Callable[[str], None] = print
+) -> list[TableRow]:
+    """Measures what is missing of a table, and writes its CSV file.
+
+    Args:
+        name: of the table.
+        scope: on what.
+        workshop: where.
+        results: folder of the CSV files.
+        only: a pattern for the names of the rows.
+        tell: hears what is going on.
+
+    Returns:
+        The rows that other processes are measuring.
+    """
+    table, path = table_named(name), results / f"{name}.csv"
+    scope.check(table.data)
+    columns = next(csv.reader(path.read_text().splitlines()), []) if path.exists() else []
+    if columns and columns != list(table.columns):  # said now, rather than after minutes of training
+        raise ValueError(f"{str(path)!r} has other columns than {name}: give another --out")
+    work = work_left(table, scope, path, only)
+    minutes = "" if scope.quick or not work.rows else f", about {max(1, round(work.minutes))} minutes on one H200"
+    tell(f"{table.title}: {work.standing} rows stand in {path}, {len(work.rows)} to go{minutes}")
+    rows = [row for row in work.rows if scope.authors is not None or not row.authors]
+    if len(rows) < len(work.rows):
+        tell(f"left out without --authors: {len(work.rows) - len(rows)} rows")
+    return measure_rows(table, rows, path, workshop, tell)
 
 
 def work_left(table: Table, scope: Scope, path: Path, only: str = "*") -> Work:
-    """The rows that still have to be measured.
-
-    Args:
-        table: which.
-        scope: on what.
-        path: the table's CSV file.
-        only: a pattern for the names of the rows, such as `RepOpt*`.
-    """
+    """The rows that still have to be measured, of those whose names match a pattern such as `RepOpt*`."""
     rows = [row for row in table.rows(scope) if fnmatch.fnmatch(row.name, only)]
     if not rows:
         raise ValueError(f"{table.name} has no row named {only!r}; one is {next(iter(table.rows(scope))).name!r}")
@@ -115,20 +137,13 @@ def work_left(table: Table, scope: Scope, path: Path, only: str = "*") -> Work:
     return Work(rows=left, standing=len(rows) - len(left))
 
 
-def check_columns(table: Table, path: Path) -> None:
-    """Raises unless rows of the table can be appended to the file: now, rather than after minutes of training."""
-    columns = next(csv.reader(path.read_text().splitlines()), []) if path.exists() else []
-    if columns and columns != list(_columns(table)):
-        raise ValueError(f"{str(path)!r} has other columns than {table.name}: give another --out")
-
-
 def measure_rows(
-    table: Table, rows: Sequence[Row], path: Path, workshop: Workshop, tell: Callable[[str], None]
-) -> list[Row]:
-    """Measures rows one by one, each written as soon as it is there; returns those that other processes are at."""
+    table: Table, rows: Sequence[TableRow], path: Path, workshop: Workshop, tell: Callable[[str], None]
+) -> list[TableRow]:
+    """Measures rows one by one, each written at once; returns those that other processes are measuring."""
     elsewhere = []
     for number, row in enumerate(rows, start=1):
-        # of this file: the same row of another one is measured there
+        # a claim is for this file: the same row of another one is measured there
         with workshop.claim(f"{table.name}-{_slug(row.name)}-{_digest(path)}") as mine:
             if not mine:
                 elsewhere.append(row)
@@ -149,36 +164,14 @@ def measure_rows(
     return elsewhere
 
 
-def training_row(
-    key: Mapping[str, Any],
-    job: Callable[[Workshop], Job],
-    *,
-    minutes: float,
-    searches: Mapping[str, float] | None = None,
-    authors: bool = False,
-) -> Row:
-    """A row that is the outcome of one training."""
-
-    def measure(workshop: Workshop) -> list[dict[str, Any]]:
-        return [figures_of(workshop.run(job(workshop)))]
-
-    return Row(key=key, measure=measure, minutes=minutes, searches=searches or {}, authors=authors)
-
-
-def _record(table: Table, row: Row, figures: Mapping[str, Any]) -> dict[str, Any]:
-    """A line of the CSV file, with all columns of the table; the commit is the training's, or that of now."""
-    columns = _columns(table)
+def _record(table: Table, row: TableRow, figures: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of the CSV file, with all columns of the table; the commit is the training's, or the current one."""
     record = {"commit": commit(), **row.key, **figures}
-    assert set(record) <= set(columns), f"{table.name} has no columns {set(record) - set(columns)}"
-    return {**columns, **record}
+    assert set(record) <= set(table.columns), f"{table.name} has no columns {set(record) - set(table.columns)}"
+    return {**dict.fromkeys(table.columns), **record}
 
 
-def _columns(table: Table) -> dict[str, Any]:
-    """The columns of the table's CSV file, empty."""
-    return dict.fromkeys((*table.keys, *table.figures, "commit"))
-
-
-def _stands(row: Row, path: Path) -> bool:
+def _stands(row: TableRow, path: Path) -> bool:
     wanted = {column: "" if value is None else str(value) for column, value in row.key.items()}
     return any(all(record.get(column) == value for column, value in wanted.items()) for record in read_rows(path))
 

@@ -1,22 +1,22 @@
 """Where rows are made: each training is done once, whichever tables ask for it, and goes on after an interruption.
 
 A run's folder is named after its job: model, data, recipe, seed and scales. Several processes may work at one table: a
-row, or a run that two rows need, is claimed by a lock that the system takes back from a process that dies. Trainings
-may share the device; what is timed has it alone.
+row, or a run that two rows need, is claimed by a file lock, which the system takes back from a process that dies.
+Trainings may share the device; what is timed has it alone.
 """
 
 import dataclasses
-import fcntl
 import gc
 import hashlib
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 
 from repopt.device import chosen_device
 from repopt.files import replacing
@@ -24,6 +24,8 @@ from repopt.plans.scales import Scales
 from repopt.train.loop import DivergedError
 from repopt.train.runs import read_json
 from repopt.train.training import Job, train_run
+
+_SHARES = 16  # processes that may train on the device at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,11 +76,11 @@ class Workshop:
                 train_run(job, out, resume=(out / "recipe.json").exists(), device=self.device, quiet=self.quiet)
         except DivergedError as error:
             what = str(error).partition(":")[0]  # without the advice, which is for a run that one resumes
-            told = f"in the search, {what}" if job.method == "search" else what
+            reason = f"in the search, {what}" if job.method == "search" else what
             with replacing(diverged) as unfinished:
-                unfinished.write_text(json.dumps(told))
+                unfinished.write_text(json.dumps(reason))
             (out / "checkpoint.pt").unlink(missing_ok=True)
-            raise DivergedError(told) from error
+            raise DivergedError(reason) from error
 
     def searched(self, job: Job) -> Scales:
         """The scales that a search finds."""
@@ -87,40 +89,41 @@ class Workshop:
     @contextmanager
     def claim(self, name: str, *, wait: bool = False) -> Iterator[bool]:
         """Holds what has a name; False where another process does and `wait` is not asked for."""
-        with self._lock_file(name) as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except BlockingIOError:
-                yield False
-            else:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.folder / f".{name}.lock", timeout=-1 if wait else 0)
+        try:
+            held = lock.acquire()
+        except Timeout:
+            yield False
+        else:
+            with held:
                 yield True
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Holds the device for what is timed: waits for the trainings of this workshop, and lets none begin."""
-        with self.claim("timing", wait=True), self._lock_file("device") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with self.claim("timing", wait=True), ExitStack() as all_shares:
+            for share in range(_SHARES):
+                all_shares.enter_context(self.claim(f"share-{share}", wait=True))
             yield
 
     @contextmanager
     def sharing(self) -> Iterator[None]:
-        """Holds a share of the device, as `run` does itself; who waits to have it alone is let through first."""
-        with self._lock_file("device") as file:
+        """Holds a share of the device, as `run` does itself; a process that waits to have it alone goes first."""
+        with ExitStack() as held:
             with self.claim("timing", wait=True):
-                fcntl.flock(file, fcntl.LOCK_SH)
+                for share in range(_SHARES):
+                    if held.enter_context(self.claim(f"share-{share}", wait=share == _SHARES - 1)):
+                        break
             yield
-
-    def _lock_file(self, name: str) -> IO[str]:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        return (self.folder / f".{name}.lock").open("w")
 
 
 # what a training measured and on what, as columns; not its speed, as several processes may have shared the device
+_RECIPE = ("epochs", "batch_size", "lr", "kernel", "identity", "precision")
+_RUN = ("repopt", "commit", "hardware", "threads", "python", "torch", "date")
 FIGURES = (
-    *("val_accuracy", "outcome", "parameters", "scales_digest"),
-    *("epochs", "batch_size", "lr", "kernel", "identity", "precision"),
-    *("train_images", "val_images", "size", "data_digest"),
-    *("repopt", "commit", "hardware", "threads", "python", "torch", "date"),
+    *("val_accuracy", "outcome", "parameters", "scales_digest", *_RECIPE),
+    *("train_images", "val_images", "size", "data_digest", *_RUN),
 )
 
 
@@ -128,17 +131,10 @@ def figures_of(run: Path) -> dict[str, Any]:
     """What a finished run measured, and on what."""
     info, recipe, summary = (read_json(run, name) for name in ("run.json", "recipe.json", "summary.json"))
     scales = run / "scales.safetensors"
-    return {
-        "val_accuracy": summary["val_accuracy"],
-        "outcome": "finished",
-        "parameters": info["parameters"],
-        "scales_digest": digest_of(Scales.load(scales)) if scales.exists() else None,
-        **{name: recipe[name] for name in ("epochs", "batch_size", "lr", "kernel", "identity", "precision")},
-        **{name: info[name] for name in ("train_images", "val_images")},
-        "size": info["image_size"],
-        "data_digest": info["data_digest"],
-        **{name: info[name] for name in ("repopt", "commit", "hardware", "threads", "python", "torch", "date")},
-    }
+    digest = digest_of(Scales.load(scales)) if scales.exists() else None
+    own = {"outcome": "finished", "scales_digest": digest, "size": info["image_size"]}
+    found = {**summary, **info, **recipe, **own}
+    return {name: found[name] for name in FIGURES}
 
 
 def digest_of(scales: Scales) -> str:

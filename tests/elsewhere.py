@@ -6,11 +6,13 @@ import time
 import torch
 
 from made_up import QUICK, squares
+from paper.__main__ import main
 from paper.tables import measure_rows, work_left
 from paper.workshop import Workshop
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["repopt.cli", "repopt.report"])  # as for the programs of other tests
+# half a second for each process instead of five
+_context.set_forkserver_preload(["repopt.cli", "repopt.report", "repopt.train.training", "paper.table_b"])
 
 
 class Elsewhere:
@@ -88,3 +90,10 @@ def stay_at_a_square(folder, path, number, begun):
     table = squares(stay)
     rows = work_left(table, QUICK, path, f"{number},*").rows
     measure_rows(table, rows, path, Workshop(folder=folder), print)
+
+
+def make_table(words, begun):
+    """`python -m paper`, with these words."""
+    torch.set_num_threads(1)
+    begun.set()
+    main([*map(str, words)])

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from paper.scope import Scope
-from paper.tables import Row, Table
+from paper.tables import Table, TableRow
+from paper.view import View, number
 from paper.workshop import FIGURES
 from repopt.train.recipe import demo
 from repopt.train.training import Job
@@ -21,7 +22,7 @@ def line(**columns):
 
 
 def squares(hear=lambda number: None):
-    """A table of numbers and their squares, which costs nothing; `hear` is told of each that is measured."""
+    """A table of numbers and their squares, which costs nothing; `hear` is called with each that is measured."""
     return Table(
         name="squares",
         title="Squares",
@@ -30,7 +31,7 @@ def squares(hear=lambda number: None):
         rows=lambda scope: [
             _square(number, word, hear) for number, word in enumerate(("one", "two", "three"), start=1)
         ],
-        part=lambda rows: [f"{row['number']}: {row['square']}" for row in rows],
+        view=View(columns=["word", number("square")]),
     )
 
 
@@ -39,7 +40,7 @@ def _square(number, word, hear):
         hear(number)
         return [{"square": number**2}]
 
-    return Row(key={"number": number, "word": word, "seed": 0}, measure=measure, minutes=2.5)
+    return TableRow(key={"number": number, "word": word, "seed": 0}, measure=measure, minutes=2.5)
 
 
 def small_job(*, epochs=1, images=32, **recipe):

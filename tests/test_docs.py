@@ -1,4 +1,4 @@
-"""Every Python snippet of the README and of the docs runs, those of one page in one namespace."""
+"""Every Python snippet of the README and of the docs runs; every number that was measured comes from a row."""
 
 import re
 import shutil
@@ -6,45 +6,64 @@ from pathlib import Path
 
 import pytest
 
-from paper import TABLES, results_page
-from paper.generate import PAGES as GENERATED
+from paper.pages import RESULTS, ROOT, fill, pages
+from paper.tables import NAMES
 
-ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
+PAGES = [str(path.relative_to(ROOT)) for path in pages()]
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_snippet_runs(page, tmp_path, monkeypatch):
+    """Those of one page in one namespace."""
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "__main__"}
     for snippet in re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL):
         exec(compile(snippet, page, "exec"), namespace)
 
 
-def test_generated_pages_are_what_the_tables_say():
-    for name, page in GENERATED.items():
-        assert (ROOT / name).read_text() == page(), f"run `make docs`: {name} is not up to date"
+@pytest.mark.parametrize("page", PAGES)
+def test_every_page_is_filled(page):
+    assert (ROOT / page).read_text() == fill((ROOT / page).read_text()), f"run `make docs`: {page} is not up to date"
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_link_to_a_file_leads_somewhere(page):
-    text = (ROOT / page).read_text()
-    for target in re.findall(r"\]\(([^)#:]+)\)", text):
-        assert ((ROOT / page).parent / target).exists(), target
+def test_every_link_leads_somewhere(page):
+    for target, _, anchor in re.findall(r"\]\(([^)#:]*)(#([^)]*))?\)", (ROOT / page).read_text()):
+        path = (ROOT / page).parent / target if target else ROOT / page
+        assert path.exists(), target
+        assert not anchor or anchor in _anchors(path), f"{target}#{anchor}"
 
 
-def test_every_number_that_was_measured_is_made_from_a_row(tmp_path):
-    """With other numbers in results/*.csv there are other numbers on the pages; and no page has one of its own."""
+def _anchors(path: Path) -> set[str]:
+    """Of the headings of a page, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_placeholder_within_a_sentence_does_not_begin_a_line(page):
+    """Markdown would end the paragraph there."""
+    for line in (ROOT / page).read_text().splitlines():
+        assert not line.startswith("<!--=") or re.fullmatch(r"<!--= table\(.*\) -->", line), line
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_other_numbers_in_the_rows_are_other_numbers_on_the_page(name, tmp_path):
     page = (ROOT / "docs" / "results.md").read_text()
-    for path in sorted((ROOT / "paper" / "results").glob("*.csv")):
-        if path.stem in TABLES:
-            shutil.copytree(ROOT / "paper" / "results", tmp_path / path.stem)
-            changed = tmp_path / path.stem / path.name
-            changed.write_text(re.sub(r"(?<=,)\d+\.\d{2,}(?=,)", "7.7777", changed.read_text()))
-            assert results_page(TABLES, tmp_path / path.stem) != page, path.name
-    assert not re.findall(r"\d\.\d\d", results_page(TABLES, tmp_path / "nowhere"))
-    generated = r"<!-- (.+?), by docs/generate.py -->.*?<!-- end of \1 -->"
-    readme = re.sub(
-        rf"{generated}|```.*?```|(Python|torch) \d\.\d+ or newer", "", (ROOT / "README.md").read_text(), flags=re.DOTALL
-    )
-    assert not re.findall(r"\d\.\d", readme)
+    results = shutil.copytree(RESULTS, tmp_path / "results")
+    changed = results / f"{name}.csv"
+    changed.write_text(re.sub(r"(?<=,)\d+\.\d{2,}(?=,)", "7.7777", changed.read_text()))
+    assert fill(page, results) != page
+
+
+def test_no_number_that_was_measured_is_written_by_hand(tmp_path):
+    """Without rows there is none on the page."""
+    page = fill((ROOT / "docs" / "results.md").read_text(), tmp_path)
+    assert page.count("(not measured yet)") > 30
+    assert not re.findall(r"\d\.\d\d", re.sub(r"```.*?```", "", page, flags=re.DOTALL))
+
+
+def test_the_readme_has_no_number_of_its_own():
+    made = r"<!--= .+? -->.*?<!--/-->|<!-- (.+?), by docs/generate.py -->.*?<!-- end of \1 -->|```.*?```"
+    made += r"|(Python|torch) \d\.\d+|https?:\S+"
+    assert not re.findall(r"\d\.\d\d", re.sub(made, "", (ROOT / "README.md").read_text(), flags=re.DOTALL))

@@ -1,103 +1,85 @@
-"""A claim of the paper: ours agrees, is the other way round, or cannot tell."""
+"""A claim of the paper: ours agrees, is the opposite, or cannot tell."""
 
 import pytest
 
-from made_up import QUICK, line
-from paper import TABLES, results_page
-from paper.claims import Claim, claims_to_searches
-from paper.summaries import Difference
-from repopt.files import append_csv
+from paper import table4, table6, table_b
+from paper.claims import Claim, read_claims
+from paper.pages import RESULTS, gap, table
+from paper.rows import Gap
+from paper.tables import table_named
+
+CLAIMS = read_claims()
 
 
-def claim(paper, mean, error=0.5, **kind):
-    return Claim(text="it loses", model="nano", paper=paper, ours=Difference(mean=mean, error=error, seeds=3), **kind)
+def found(paper, *means, error=0.5, alike=False):
+    claim = Claim(text="it loses", paper=(70 + paper, 70), table="tableB", ours="a", to="b", alike=alike)
+    return claim.finding([Gap(mean=mean, error=error, seeds=3) for mean in means])
 
 
 @pytest.mark.parametrize(
-    ("paper", "mean", "finding"),
+    ("paper", "mean", "words"),
     [
         (-1.4, -1.1, "agrees"),
         (1.4, 1.1, "agrees"),
         (-1.4, -0.9, "cannot tell"),
         (-1.4, 0.9, "cannot tell"),
-        (-1.4, 1.1, "the other way round"),
-        (1.4, -1.1, "the other way round"),
+        (-1.4, 1.1, "opposite"),
+        (1.4, -1.1, "opposite"),
     ],
 )
-def test_a_difference_has_the_papers_sign_beyond_two_standard_errors_or_not(paper, mean, finding):
-    assert claim(paper, mean).finding == finding
+def test_a_difference_has_the_papers_sign_beyond_two_standard_errors_or_not(paper, mean, words):
+    assert found(paper, mean) == words
 
 
 @pytest.mark.parametrize(
-    ("mean", "finding"), [(0.9, "not told apart"), (1.1, "differs: ahead"), (-1.1, "differs: behind")]
+    ("mean", "words"), [(0.9, "no clear difference"), (1.1, "differs: ahead"), (-1.1, "differs: behind")]
 )
-def test_two_methods_are_alike_or_not(mean, finding):
-    assert claim(0.06, mean, alike=True).finding == finding
-
-
-def again(mean):
-    return Difference(mean=mean, error=0.5, seeds=3)
+def test_two_methods_are_alike_or_not(mean, words):
+    assert found(0.06, mean, alike=True) == words
 
 
 @pytest.mark.parametrize("mean", [-0.1, 0.1, 1.2])
-def test_what_holds_to_the_scales_of_one_of_two_searches_depends_on_the_search(mean):
-    assert claim(-1.4, -1.1, again=again(mean)).finding == "depends on the search"
-    assert claim(0.06, -1.1, again=again(mean), alike=True).finding == "depends on the search"
+def test_what_holds_for_one_of_two_searches_depends_on_the_search(mean):
+    assert found(-1.4, -1.1, mean) == found(0.06, -1.1, mean, alike=True) == "depends on the search"
 
 
-def test_what_holds_to_the_scales_of_both_searches_holds():
-    assert claim(-1.4, -1.1, again=again(-1.2)).finding == "agrees"
-    assert claim(-1.4, 1.1, again=again(1.2)).finding == "the other way round"
-    assert claim(-1.4, -0.1, again=again(0.1)).finding == "cannot tell"
-    assert claim(0.06, -1.1, again=again(-1.2), alike=True).finding == "differs: behind"
-    assert claim(0.06, -0.1, again=again(0.1), alike=True).finding == "not told apart"
+def test_what_holds_for_both_searches_holds():
+    assert found(-1.4, -1.1, -1.2) == "agrees"
+    assert found(-1.4, 1.1, 1.2) == "opposite"
+    assert found(-1.4, -0.1, 0.1) == "cannot tell"
+    assert found(0.06, -1.1, -1.2, alike=True) == "differs: behind"
 
 
-def test_a_second_search_that_was_not_tried_or_diverged_is_no_second_figure():
-    rows, first = ([line(seed=seed, val_accuracy=value + seed) for seed in (0, 1)] for value in (70, 80))
-    diverged = [*first, line(seed=2, outcome="the loss was not finite")]
-    (alone,) = claims_to_searches("it loses", "nano", -1.0, rows, first, [])
-    assert (alone.again, alone.finding) == (None, "agrees")
-    assert claims_to_searches("it loses", "nano", -1.0, rows, first, diverged) == []
-    assert claims_to_searches("it loses", "nano", -1.0, [], first, first) == []
+def test_one_run_says_nothing():
+    assert found(-1.4, -9.0, error=None) == found(0.06, 0.0, error=None, alike=True) == "cannot tell: one run"
 
 
-def test_one_seed_tells_nothing():
-    assert claim(-1.4, -9.0, error=None).finding == "cannot tell: one run"
-    assert claim(0.06, 0.0, error=None, alike=True).finding == "cannot tell: one run"
-    one_run = Difference(mean=-9.0, error=None, seeds=1)
-    assert claim(-1.4, -1.1, again=one_run).finding == "cannot tell: one run"
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.text[:60])
+def test_every_claim_is_about_rows_that_were_measured(claim):
+    for to in filter(None, (claim.to, claim.again)):
+        assert "±" in gap(RESULTS, claim.table, claim.ours, to, claim.column, **claim.where) or isinstance(
+            claim.where.get("seed"), str
+        )
 
 
-def test_the_page_sets_the_papers_claims_beside_ours(tmp_path):
-    accuracies = {"all 1": (50, 70, 71), "sqrt(2/l)": (54, 80, 81)}
-    rows = [
-        line(scales_start=name, model="repopt_vgg_b0", seed=seed, val_accuracy=value, search_accuracy=search)
-        for name, (search, *values) in accuracies.items()
-        for seed, value in enumerate(values)
-    ]
-    append_csv(tmp_path / "tableB.csv", rows)
-    page = results_page(TABLES, tmp_path)
-    beside = page.partition("## Beside the paper")[2].partition("## ")[0]
-    itself, scales = (
-        "a search that starts at 1 is less accurate itself (both: CIFAR-100)",
-        "scales of such a search are worse",
-    )
-    assert f"| Appendix B: {itself} | -6.83 | repopt_vgg_b0 | -4.00 | cannot tell: one run |\n" in beside
-    assert f"| Appendix B: {scales} | -0.88 | repopt_vgg_b0 | -10.00 ± 0.71 | agrees |\n" in beside
-    assert "## Beside the paper" not in results_page(TABLES, tmp_path / "nowhere")
+def test_claims_about_a0s_scales_rest_on_seeds_that_did_not_choose_it():
+    for claim in CLAIMS:
+        if claim.where["model"] == "repopt_vgg_a0" and claim.where.get("target") != "cifar100":
+            assert set(claim.where["seed"]) <= {"3", "4", "5"}
+            assert "seed" in table_named(claim.table).keys
 
 
-def test_every_claim_of_table_4_is_about_one_of_its_rows():
-    names = {row.key["optimizer"] for row in TABLES["table4"].rows(QUICK)}
-    rows = [
-        line(optimizer=name, model="repopt_vgg_b1", init="authors", rate="", seed=seed, val_accuracy=value)
-        for name in names
-        for seed, value in enumerate((80, 81))
-    ]
-    claims = TABLES["table4"].claims(rows)
-    assert len(claims) == 7
-    assert {each.finding for each in claims if not each.alike} == {"cannot tell"}
-    assert [each.text for each in claims if each.alike] == [
-        "Table 2: RepVGG does as well (ours: at its best learning rate of those tried, RepOpt at the recipe's)"
-    ]
+def test_the_papers_figures_of_a_claim_are_those_of_its_table():
+    """Where a table declares what the paper has."""
+    for claim in CLAIMS:
+        if claim.table == "table4":
+            assert claim.paper == (table4.PAPER[claim.ours], table4.PAPER[claim.to])
+        if claim.table in ("table6", "tableB"):
+            paper = (table6.PAPER if claim.table == "table6" else table_b.PAPER)[claim.ours]
+            assert claim.paper[0] == paper[claim.column == "val_accuracy"]
+
+
+def test_the_table_of_claims_has_a_line_for_each():
+    shown = table(RESULTS, "claims").splitlines()
+    assert len(shown) == 2 + len(CLAIMS)
+    assert "| Table 4: plain SGD is behind a RepOptimizer | -1.56 | repopt_vgg_a0, seeds 3, 4, 5 | " in "\n".join(shown)

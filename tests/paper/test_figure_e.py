@@ -1,9 +1,12 @@
 """Appendix E: a search's means at shares of its epochs, and how alike two searches rank their operators."""
 
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
 from made_up import line
-from paper import TABLES, drawings_in, results_page, write_drawings
-from paper.figure_e import _search
-from repopt.files import append_csv
+from paper.figure_e import TABLE, drawings, rank_correlations_by_depth, read_back
+from paper.view import render
 
 OPERATORS = ("stage1.1.conv", "stage1.2.conv", "stage1.3.conv")  # they start at 1.414, 1 and 0.816
 
@@ -18,31 +21,28 @@ def points(source, means):
     return over + [line(curve="by depth", operator=name, epoch=20, mean=mean, **about) for name, mean in deep]
 
 
-def part(*rows):
-    return TABLES["figureE"].part(rows)
-
-
 def test_a_curve_is_shown_at_shares_of_its_epochs():
-    shown = part(*points("cifar100", (1, 2, 3)))
-    assert "| searched on | branch | 0% | 10% | 25% | 50% | 75% | 100% |" in shown
-    assert "| cifar100 | conv3x3 | 0.000 | 0.020 | 0.050 | 0.100 | 0.150 | 0.200 |" in shown
-    assert "Rank correlation" not in "\n".join(shown)
+    shown = render(TABLE.view, points("cifar100", (1, 2, 3))).splitlines()
+    assert shown[0] == "| searched on | branch | 0% | 10% | 25% | 50% | 75% | 100% |"
+    assert shown[2:] == ["| cifar100 | conv3x3 | 0.000 | 0.020 | 0.050 | 0.100 | 0.150 | 0.200 |"]
 
 
-def test_two_searches_are_compared_by_the_ranks_of_their_operators():
-    ranks = {
-        ((1, 2, 3), (10, 20, 30)): "1.00 and 1.00",
-        ((1, 2, 3), (3, 2, 1)): "-1.00 and -1.00",
-        ((1, 2, 3), (2, 1, 3)): "0.50 and 0.50",
-        ((1.5, 1.0, 0.7), (1.4, 1.1, 1.0)): "1.00 and -1.00",  # alike only in where they started
-    }
-    for (one, other), correlations in ranks.items():
-        shown = part(*points("cifar100", one), *points("imagenette", other))
-        assert shown[-1].endswith(f"the start that both share: conv3x3 {correlations}.")
+@pytest.mark.parametrize(
+    ("one", "other", "means", "change"),
+    [
+        ((1, 2, 3), (10, 20, 30), 1, 1),
+        ((1, 2, 3), (3, 2, 1), -1, -1),
+        ((1, 2, 3), (2, 1, 3), 0.5, 0.5),
+        ((1.5, 1.0, 0.7), (1.4, 1.1, 1.0), 1, -1),  # alike only in where they started
+    ],
+)
+def test_two_searches_are_compared_by_the_ranks_of_their_operators(one, other, means, change):
+    found = rank_correlations_by_depth([*points("cifar100", one), *points("imagenette", other)])
+    assert found["conv3x3"] == pytest.approx((means, change))
 
 
 def test_a_search_is_read_back_from_its_points():
-    search = _search("cifar100", points("cifar100", (1, 2, 3)))
+    search = read_back("cifar100", points("cifar100", (1, 2, 3)))
     assert list(search.history) == list(range(21))  # a curve is drawn in this order
     assert {epoch: means[OPERATORS[-1]]["conv3x3"] for epoch, means in search.history.items() if epoch < 20} == {
         epoch: epoch / 100 for epoch in range(20)
@@ -50,13 +50,7 @@ def test_a_search_is_read_back_from_its_points():
     assert list(search.means) == list(OPERATORS)
 
 
-def test_both_figures_are_drawn_beside_the_page(tmp_path):
-    rows = [*points("cifar100", (1, 2, 3)), *points("imagenette", (3, 2, 1))]
-    append_csv(tmp_path / "figureE.csv", rows)
-    write_drawings(TABLES, tmp_path, tmp_path / "docs")
-    drawings = drawings_in(tmp_path / "docs")
-    assert drawings == ["figures/figureE-depth.svg", "figures/figureE-epochs.svg"]
-    assert all((tmp_path / "docs" / name).read_text().startswith("<svg") for name in drawings)
-    page = results_page(TABLES, tmp_path, drawings=drawings)
-    assert "\n![figureE-depth](figures/figureE-depth.svg)\n\n![figureE-epochs](figures/figureE-epochs.svg)\n" in page
-    assert "![" not in results_page(TABLES, tmp_path)
+def test_both_figures_are_drawn():
+    drawn = drawings([*points("cifar100", (1, 2, 3)), *points("imagenette", (3, 2, 1))])
+    assert list(drawn) == ["epochs", "depth"]
+    assert all(ElementTree.fromstring(svg).tag.endswith("svg") and "var(" not in svg for svg in drawn.values())

@@ -1,5 +1,6 @@
 """The trainings that tables are made of, and the scales that they are given."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -8,11 +9,22 @@ import torch
 
 import repopt
 from made_up import QUICK
-from paper.jobs import Source, authors_scales, own_scales, planned, scales_from, search_job, training_job
+from paper.jobs import (
+    SEARCHED_AGAIN,
+    HyperSearch,
+    Source,
+    Training,
+    authors_scales,
+    own_scales,
+    planned,
+    scales_from,
+    search_job,
+    training_job,
+)
 from paper.scope import Scope
 from paper.workshop import Workshop
 from repopt.plans.scales import Scales
-from repopt.train.recipe import ghost_search
+from repopt.train import recipe as recipes
 
 NANO = "repopt_vgg_nano"
 FULL = Scope(cifar100=Path("cifar"), imagenette=Path("nette"))
@@ -37,19 +49,32 @@ def found(workshop):
     return workshop.searched(search_job(QUICK, NANO))
 
 
-def test_a_search_and_a_training_are_on_the_scopes_data():
-    search, training = search_job(FULL, "repopt_vgg_b1"), training_job(FULL, "repopt_vgg_b1", "sgd", 2)
-    assert (search.method, search.data, search.recipe) == ("search", FULL.search_data, FULL.search_recipe())
+def test_a_search_and_a_training_are_on_the_scopes_data(workshop):
+    search = search_job(FULL, "repopt_vgg_b1")
+    assert (search.method, search.data, search.recipe) == ("search", FULL.search_data, FULL.adapt(recipes.search(), 0))
+    training = training_job(FULL, workshop, Training(model="b1", method="sgd"), 2)
     assert (training.method, training.data, training.recipe) == ("sgd", FULL.target_data, FULL.target_recipe(2))
+    on_cifar = training_job(FULL, workshop, Training(model="b1", method="sgd", data="cifar100"), 2)
+    assert (on_cifar.data, on_cifar.recipe.epochs, on_cifar.recipe.seed) == (FULL.search_data, 60, 2)
     assert (search.limit, search_job(QUICK, NANO).limit) == (None, QUICK.limit)
 
 
-def test_what_is_asked_for_takes_the_place_of_the_default():
-    recipe = FULL.search_recipe(ghost_search())
-    search = search_job(FULL, NANO, recipe, data="digits", options={"se": True})
-    assert (search.recipe, search.data, search.options) == (recipe, "digits", {"se": True})
-    training = training_job(FULL, NANO, "sgd", 0, lr=0.5, rules="iteration")
+def test_a_second_search_differs_in_its_seed_alone():
+    first, again = search_job(FULL, NANO), search_job(FULL, NANO, SEARCHED_AGAIN)
+    assert again == replace(first, recipe=replace(first.recipe, seed=first.recipe.seed + 1))
+    assert search_job(replace(FULL, seeds=(4, 5)), NANO) == first
+
+
+def test_what_is_asked_for_takes_the_place_of_the_default(workshop):
+    search = search_job(FULL, NANO, HyperSearch(recipe=recipes.ghost_search(), data="digits", strides=(2, 1, 2, 1, 1)))
+    assert search.recipe == FULL.adapt(replace(recipes.ghost_search(), flip=False), 0)
+    assert (search.data, search.options) == ("digits", {"strides": (2, 1, 2, 1, 1)})
+    assert search_job(FULL, NANO, HyperSearch(data="imagenette")).recipe.size == 96
+    assert search_job(FULL, "repopt_ghostnet_050").recipe == FULL.adapt(recipes.ghost_search(), 0)
+    changed = Training(model=NANO, method="sgd", fields={"lr": 0.5, "rules": "iteration"}, options={"se": True})
+    training = training_job(FULL, workshop, changed, 0)
     assert (training.recipe.lr, training.recipe.rules, training.recipe.epochs) == (0.5, "iteration", 40)
+    assert training.options == {"se": True}
 
 
 @pytest.mark.parametrize("source", [source for source in get_args(Source) if source != "authors"])

@@ -45,22 +45,22 @@ def test_a_constant_has_no_ranks_to_compare():
 def test_a_search_agrees_with_itself():
     one = search("one", 0)
     for each in rank_correlations([one, one]):
-        assert each.channels == each.operators == each.moved == pytest.approx(1.0)
-        assert each.branch in BRANCHES
+        assert each["channels"] == each["operators"] == each["moved"] == pytest.approx(1.0)
+        assert each["branch"] in BRANCHES
 
 
 def test_what_searches_share_by_their_start_alone_shows_in_no_correlation_of_the_change():
     """Both start by depth and move at random: the scales are alike, the changes are not."""
     for each in rank_correlations([search("one", 0, channels=200), search("other", 1, channels=200)]):
-        assert each.channels > 0.85
-        assert each.operators == pytest.approx(1.0)
-        assert abs(each.moved) < 0.15
+        assert each["channels"] > 0.85
+        assert each["operators"] == pytest.approx(1.0)
+        assert abs(each["moved"]) < 0.15
 
 
 def test_every_pair_is_compared_branch_by_branch():
     found = rank_correlations([search(name, seed) for seed, name in enumerate("xyz")])
-    assert [(each.first, each.second) for each in found[::3]] == [("x", "y"), ("x", "z"), ("y", "z")]
-    assert [each.branch for each in found[:3]] == list(BRANCHES)
+    assert [(each["first"], each["second"]) for each in found[::3]] == [("x", "y"), ("x", "z"), ("y", "z")]
+    assert [each["branch"] for each in found[:3]] == list(BRANCHES)
 
 
 def test_searches_of_different_models_are_refused():

@@ -6,7 +6,7 @@ import pytest
 
 from made_up import QUICK
 from paper.scope import Scope
-from repopt.train.recipe import Recipe, ghost, search
+from repopt.train.recipe import Recipe, ghost
 
 FULL = Scope(cifar100=Path("data/cifar"), imagenette=Path("data/nette"))
 
@@ -38,12 +38,6 @@ def test_a_recipe_takes_the_scopes_seed_and_precision_and_stays_what_it_is():
 def test_a_scope_has_a_seed():
     with pytest.raises(ValueError, match="a table needs at least one seed: give --seeds"):
         Scope(seeds=())
-
-
-def test_a_search_is_by_the_default_recipe_and_does_not_change_with_the_seeds_that_are_compared():
-    scope = Scope(precision="fp32", seeds=(4, 5))
-    assert scope.search_recipe() == search()
-    assert Scope(seeds=(4, 5), search_seed=7).search_recipe().seed == 7
 
 
 def test_all_data_that_a_table_needs_is_asked_for_at_once():

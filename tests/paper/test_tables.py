@@ -7,8 +7,10 @@ import torch
 
 from elsewhere import Elsewhere, stay_at_a_square
 from made_up import QUICK, small_job, squares
-from paper.tables import Row, Table, measure_rows, read_rows, training_row, work_left
-from paper.workshop import Workshop
+from paper.rows import read_rows
+from paper.tables import Table, TableRow, measure_rows, work_left
+from paper.view import View
+from paper.workshop import Workshop, figures_of
 from repopt.train.loop import DivergedError
 
 
@@ -44,7 +46,7 @@ def test_each_line_has_the_rows_key_its_figures_and_the_commit(workshop, path):
 
 
 def test_a_row_is_named_by_what_its_key_holds():
-    row = Row(key={"a": "x", "b": None, "c": "", "seed": 0}, measure=lambda workshop: [], minutes=1)
+    row = TableRow(key={"a": "x", "b": None, "c": "", "seed": 0}, measure=lambda workshop: [], minutes=1)
     assert row.name == "x, 0"
 
 
@@ -142,8 +144,8 @@ def test_there_are_no_rows_without_a_file(path):
 
 def test_a_training_that_diverges_is_an_outcome_and_is_not_tried_again(tmp_path):
     job, path, said = small_job(lr=1e30, epochs=2), tmp_path / "made_up.csv", []
-    row = training_row({"seed": 0}, lambda workshop: job, minutes=1)
-    table = Table(name="made_up", title="Made up", keys=("seed",), rows=lambda scope: [row], part=lambda rows: [])
+    row = TableRow(key={"seed": 0}, measure=lambda workshop: [figures_of(workshop.run(job))], minutes=1)
+    table = Table(name="made_up", title="Made up", keys=("seed",), rows=lambda scope: [row], view=View(columns=[]))
     workshop = Workshop(folder=tmp_path / "runs", device="cpu")
     assert measure_rows(table, work_left(table, QUICK, path).rows, path, workshop, said.append) == []
     (line,) = read_rows(path)
@@ -154,8 +156,10 @@ def test_a_training_that_diverges_is_an_outcome_and_is_not_tried_again(tmp_path)
 
 
 def test_a_search_that_rows_share_is_counted_once(path):
-    rows = [Row(key={"seed": seed}, measure=lambda workshop: [], minutes=1, searches={"b1": 3.0}) for seed in (0, 1)]
-    table = Table(name="shared", title="Shared", keys=("seed",), rows=lambda scope: rows, part=lambda rows: [])
+    rows = [
+        TableRow(key={"seed": seed}, measure=lambda workshop: [], minutes=1, searches={"b1": 3.0}) for seed in (0, 1)
+    ]
+    table = Table(name="shared", title="Shared", keys=("seed",), rows=lambda scope: rows, view=View(columns=[]))
     assert work_left(table, QUICK, path).minutes == 5.0
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from paper.variance import RESNET, Ratios, identity_ratios, over_seeds
+from paper.variance import RESNET, identity_ratios, over_seeds
 from repopt.models import VGGSpec
 
 SPEC = VGGSpec(depths=(2, 2, 16), widths=(32, 32, 64))
@@ -12,7 +12,7 @@ SPEC = VGGSpec(depths=(2, 2, 16), widths=(32, 32, 64))
 @pytest.fixture(scope="module")
 def ratios():
     images = torch.randn(16, 3, 64, 64, generator=torch.Generator().manual_seed(0))
-    return {each.model: each.by_block for each in identity_ratios(SPEC, images, seed=0)}
+    return identity_ratios(SPEC, images, seed=0)
 
 
 def test_all_blocks_of_the_longest_stage_are_measured_but_the_first(ratios):
@@ -51,7 +51,7 @@ def test_the_same_seed_gives_the_same_ratios_and_leaves_the_caller_s_draws_alone
 
 
 def test_means_and_deviations_are_over_seeds():
-    drawn = [Ratios(model="m", seed=seed, by_block={2: value}) for seed, value in enumerate((0.25, 0.75))]
+    drawn = [{"m": {2: value}} for value in (0.25, 0.75)]
     mean, deviation = over_seeds(drawn)["m"][2]
     assert (mean, deviation) == pytest.approx((0.5, 0.125**0.5))
     assert over_seeds(drawn[:1])["m"][2] == (0.25, 0.0)

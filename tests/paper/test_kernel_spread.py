@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from paper.kernels import at_positions, find_layer, layer_kernels, run_kernels, spread
-from paper.starts import starting_model
+from paper.kernel_spread import at_positions, find_layer, layer_kernels, run_kernels, spread, starting_model
 from repopt.data import load_data
 from repopt.models import create_model, deploy
 from repopt.surgery.conversion import merge
@@ -45,9 +44,9 @@ def test_the_three_deviations_are_those_of_the_positions():
     kernel = torch.zeros(4, 2, 3, 3)
     kernel[:, :, 1, 1] = torch.tensor([[1.0, -1.0]])
     found = spread(kernel)
-    assert found.surrounding == 0
-    assert found.central == pytest.approx((8 / 7) ** 0.5)
-    assert found.overall == pytest.approx((8 / 71) ** 0.5)
+    assert found["surrounding"] == 0
+    assert found["central"] == pytest.approx((8 / 7) ** 0.5)
+    assert found["overall"] == pytest.approx((8 / 71) ** 0.5)
     assert {name: len(values) for name, values in at_positions(kernel).items()} == {
         "overall": 72,
         "central": 8,
@@ -77,9 +76,9 @@ def test_branch_addition_changes_the_centre_alone(name):
     kernels = layer_kernels(model, find_layer(model))
     before, fused, added = (spread(kernel) for kernel in kernels.values())
     assert list(kernels) == ["before fusing BN", "after fusing BN", "after branch addition"]
-    assert added.surrounding == pytest.approx(fused.surrounding, rel=1e-6)
-    assert added.central != pytest.approx(fused.central, rel=1e-2)
-    assert before.surrounding != pytest.approx(fused.surrounding, rel=1e-2)
+    assert added["surrounding"] == pytest.approx(fused["surrounding"], rel=1e-6)
+    assert added["central"] != pytest.approx(fused["central"], rel=1e-2)
+    assert before["surrounding"] != pytest.approx(fused["surrounding"], rel=1e-2)
 
 
 def test_a_plain_model_s_kernel_is_its_convolution_s():
@@ -120,7 +119,9 @@ def test_a_run_s_start_is_drawn_again_as_it_was(runs, method):
 def test_a_run_s_table_has_the_trained_kernel_beside_the_first(runs):
     _, folder = runs["repopt"]
     found = run_kernels(folder)
-    assert (found.run, found.method, found.seed, found.layer.name) == ("repopt", "repopt", 3, "stage2.1")
-    assert torch.equal(found.kernels[0].trained, load_run(folder).model.stage2[1].conv.weight)
-    assert torch.equal(found.kernels[0].start, starting_model(folder).stage2[1].conv.weight)
-    assert not torch.equal(found.kernels[0].trained, found.kernels[0].start)
+    assert found.about == {"run": "repopt", "method": "repopt", "model": "repopt_vgg_nano"}
+    assert (found.seed, found.layer.name) == (3, "stage2.1")
+    trained, start = found.kernels["3x3 kernel"]
+    assert torch.equal(trained, load_run(folder).model.stage2[1].conv.weight)
+    assert torch.equal(start, starting_model(folder).stage2[1].conv.weight)
+    assert not torch.equal(trained, start)

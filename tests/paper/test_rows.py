@@ -3,18 +3,7 @@
 import pytest
 
 from made_up import line
-from paper.summaries import (
-    best,
-    difference,
-    groups,
-    markdown,
-    matching,
-    mean,
-    notes,
-    setting,
-    spread,
-    told_apart,
-)
+from paper.rows import best, difference, groups, matching, mean, spread
 
 
 def over_seeds(*accuracies, first=0, **columns):
@@ -27,6 +16,7 @@ def test_a_difference_is_of_two_means_whose_errors_add_up():
     assert (found.mean, found.seeds) == (8, 3)
     assert found.error == pytest.approx((4 / 3) ** 0.5)
     assert str(found) == "+8.00 ± 1.15"
+    assert str(-found) == "-8.00 ± 1.15"
 
 
 def test_the_order_of_the_rows_does_not_matter_to_a_difference():
@@ -40,22 +30,20 @@ def test_a_side_is_taken_beyond_two_standard_errors():
     base = over_seeds(50, 50 + 2**0.5)
     sides = [difference(over_seeds(50 + gap, 50 + 2**0.5 + gap), base).side for gap in (2.1, 1.9, -1.9, -2.1)]
     assert sides == [1, 0, 0, -1]
-    assert difference(over_seeds(99), base).side == 0  # of one seed nothing is known
+    assert difference(over_seeds(99), base).side == 0  # nothing is known from one seed
     assert difference([], base) is None
-
-
-def test_ways_are_ahead_behind_or_not_told_apart():
-    ways = {"good": over_seeds(80, 81), "same": over_seeds(71, 70), "bad": over_seeds(60, 61), "once": over_seeds(99)}
-    assert told_apart(ways, over_seeds(70, 71), "ours") == (
-        "More than two standard errors ahead of ours: good. More than two standard errors behind ours: bad. Not told "
-        "apart from ours: same."
-    )
-    assert told_apart({"once": over_seeds(99)}, over_seeds(70, 71), "ours") is None
 
 
 def test_one_seed_has_no_error():
     found = difference(over_seeds(69.5), over_seeds(70))
     assert (found.error, str(found)) == (None, "-0.50")
+
+
+def test_a_training_that_diverged_leaves_no_difference_and_is_counted():
+    lost = [*over_seeds(70, 72), line(seed=2, outcome="the loss was not finite")]
+    assert difference(lost, over_seeds(60, 61)) is None
+    assert spread(lost) == "71.00 ± 1.41 (1 of 3 diverged)"
+    assert best([lost, over_seeds(50, 51, 52)]) == over_seeds(50, 51, 52)
 
 
 def test_a_cell_without_a_figure_is_no_figure():
@@ -79,66 +67,20 @@ def test_a_mean_of_nothing_is_no_number():
 def test_rows_are_found_and_grouped_by_their_texts():
     rows = [line(a=a, b=b) for a, b in ("xp", "yp", "xq", "xp")]
     assert matching(rows, a="x", b="p") == [rows[0], rows[3]]
+    assert matching(rows, a=("y", "z"), b=["p", "q"]) == [rows[1]]
     assert matching(rows) == rows
     assert groups(rows, "a", "b") == {("x", "p"): [rows[0], rows[3]], ("y", "p"): [rows[1]], ("x", "q"): [rows[2]]}
     assert list(groups(rows, "a")) == [("x",), ("y",)]
 
 
-def test_a_table_of_markdown_has_a_heading_an_alignment_and_a_line_a_row():
-    assert markdown({"name": "<", "seeds": ">"}, [("a", 3), ("b", None)]) == [
-        "| name | seeds |",
-        "|---|---:|",
-        "| a | 3 |",
-        "| b |  |",
-    ]
-
-
-def test_a_column_without_an_entry_is_left_out():
-    assert markdown({"name": "<", "paper": ">", "seeds": ">"}, [("a", None, 3), ("b", "", 2)]) == [
-        "| name | seeds |",
-        "|---|---:|",
-        "| a | 3 |",
-        "| b | 2 |",
-    ]
-
-
-def test_the_best_is_sought_among_the_ways_with_three_seeds_or_most():
+def test_the_best_is_sought_among_the_settings_with_three_seeds_or_most():
     whole, lucky = over_seeds(80, 81, 82), over_seeds(99)
     assert best([lucky, whole]) == whole
     assert best([lucky, over_seeds(98)]) == lucky
     assert best([lucky, over_seeds(70, 71)]) == over_seeds(70, 71)
 
 
-def test_more_than_three_seeds_make_a_way_no_better():
+def test_more_than_three_seeds_make_a_setting_no_better():
     usual, better = over_seeds(80, 81, 82, 80, 81, 82), over_seeds(83, 84, 85)
     assert best([usual, better]) == better
     assert best([better, over_seeds(90, 91), usual]) == better
-
-
-def test_the_setting_names_data_recipe_seeds_and_machine():
-    rows = [line(seed=1, hardware="B"), line(seed=0, epochs=60, hardware="A"), line(seed=1, hardware="A")]
-    rows += [line(train_images="", outcome="the loss was not finite")]  # of which nothing is known
-    assert setting(rows) == (
-        "9,469 training and 3,925 test images of 96 pixels, 40 or 60 epochs, batch 256, bf16, seeds 0, 1; B or A, "
-        "torch 2.13.0, 2026-11-15."
-    )
-
-
-def test_what_was_measured_unlike_the_others_is_told_once_a_name():
-    rows = [line(model=model, note=note) for model, note in (("b1", ""), ("b2", "in haste"), ("b2", "in haste"))]
-    assert notes([*rows, line(model="l1", note="in haste"), line(model="l2")], "model") == ["b2, l1: in haste."]
-    assert notes(rows[1:], "model") == ["All: in haste."]
-
-
-def test_days_are_told_from_first_to_last():
-    rows = [line(seed=0, date=f"2026-11-{day}") for day in (16, 15, 17)]
-    assert setting(rows).endswith("seed 0; NVIDIA H200, torch 2.13.0, 2026-11-15 to 2026-11-17.")
-
-
-def test_a_seed_that_diverged_is_told_and_never_the_best():
-    fine, lucky = over_seeds(80, 81), [*over_seeds(99), line(seed=1, outcome="the loss was not finite at step 3")]
-    assert spread(lucky) == "99.00 (1 of 2 diverged)"
-    assert spread(lucky[1:]) == "(1 of 1 diverged)"
-    assert spread(fine) == "80.50 ± 0.71"
-    assert best([lucky, fine]) == fine
-    assert best([lucky]) == []

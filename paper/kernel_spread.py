@@ -7,35 +7,31 @@
 Branch addition changes the central position alone, so the standard deviation is also given there and around it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
-from paper.starts import starting_model
-from repopt.models import deploy
+from repopt.models import create_model, deploy, load_checkpoint
 from repopt.models.folding import norm_affine
 from repopt.models.ghost import GhostModule
 from repopt.models.repvgg import RepVGGBlock
+from repopt.models.saved import read_saved
 from repopt.models.staged import StagedNet
 from repopt.models.vgg import PlainBlock
 from repopt.plans.patterns import listed
-from repopt.train.runs import load_run, read_json
+from repopt.plans.scales import Scales
+from repopt.surgery.conversion import merge
+from repopt.train.methods import make_subject
+from repopt.train.runs import load_run, read_json, run_recipe
 
 POSITIONS = ("overall", "central", "surrounding")
 
 _LAYERS = (PlainBlock, RepVGGBlock, GhostModule)
 _SAMPLED = 8  # "the 8th 3x3 layer in the 16-layer stage"
 _PLAIN, _BEFORE, _AFTER, _ADDED = "3x3 kernel", "before fusing BN", "after fusing BN", "after branch addition"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Spread:
-    """The standard deviation of a kernel's numbers: all, those at the centre, those around it."""
-
-    overall: float
-    central: float
-    surrounding: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,40 +48,17 @@ class Layer:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Kernel:
-    """A kernel on the way from training to deployment.
-
-    Attributes:
-        name: how far it has come.
-        trained: the kernel at the end of the run.
-        start: the same at initialization.
-    """
-
-    name: str
-    trained: Tensor
-    start: Tensor
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class RunKernels:
-    """The kernels of one layer of one run."""
+    """One layer's kernel on its way from training to deployment: {step: (trained, at initialization)}."""
 
-    run: str
-    method: str
-    model: str
+    about: Mapping[str, str]  # the run's name, method and model
     seed: int
     layer: Layer
-    kernels: tuple[Kernel, ...]
+    kernels: Mapping[str, tuple[Tensor, Tensor]]
 
 
 def run_kernels(folder: str | Path, layer: str | None = None, *, name: str | None = None) -> RunKernels:
-    """Reads a layer's kernels from a finished run, and draws them as they were at its start.
-
-    Args:
-        folder: the run.
-        layer: as `find_layer` takes it.
-        name: what to call the run; its folder's name unless given.
-    """
+    """Reads a layer's kernels from a finished run, and draws them as they were at its start."""
     folder = Path(folder)
     trained = load_run(folder)
     about = read_json(folder, "run.json")
@@ -93,14 +66,29 @@ def run_kernels(folder: str | Path, layer: str | None = None, *, name: str | Non
     after, before = (layer_kernels(model, found) for model in (trained.model, starting_model(folder)))
     if not all(kernel.isfinite().all() for kernel in after.values()):
         raise ValueError(f"{found.name} of {str(folder)!r} holds numbers that are not finite: the run has diverged")
-    return RunKernels(
-        run=name or folder.resolve().name,
-        method=about["method"],
-        model=trained.config["model"],
-        seed=about["seed"],
-        layer=found,
-        kernels=tuple(Kernel(name=step, trained=after[step], start=before[step]) for step in after),
-    )
+    names = {"run": name or folder.resolve().name, "method": about["method"], "model": trained.config["model"]}
+    kernels = {step: (after[step], before[step]) for step in after}
+    return RunKernels(about=names, seed=about["seed"], layer=found, kernels=kernels)
+
+
+def spreads(trained: Tensor, start: Tensor) -> dict[str, float]:
+    """As columns: trained, and at initialization."""
+    return {**spread(trained), **{f"{position}_at_init": value for position, value in spread(start).items()}}
+
+
+def starting_model(folder: str | Path) -> nn.Module:
+    """The model of a finished run before its first step, drawn again from its seed; search and CSLA models merged."""
+    folder = Path(folder)
+    saved, run, recipe = read_saved(folder), read_json(folder, "run.json"), run_recipe(folder)
+    with torch.random.fork_rng(devices=[]):  # the caller's own draws stay what they were
+        torch.manual_seed(recipe.seed)
+        model = create_model(saved.model, kernel=recipe.kernel, **saved.options)
+        if run["weights"] is not None:
+            load_checkpoint(model, Path(run["weights"]))
+        scales = Scales.load(folder / "scales.safetensors") if run["method"] in ("repopt", "csla") else None
+        subject = make_subject(run["method"], model, recipe, scales=scales, drawn=run["weights"] is None)
+    started = merge(subject.model) if run["method"] in ("search", "csla") else subject.model
+    return started.eval()
 
 
 def find_layer(model: nn.Module, name: str | None = None) -> Layer:
@@ -149,9 +137,9 @@ def at_positions(kernel: Tensor) -> dict[str, Tensor]:
     return {"overall": taps.flatten(), "central": taps[centre], "surrounding": taps[around].flatten()}
 
 
-def spread(kernel: Tensor) -> Spread:
+def spread(kernel: Tensor) -> dict[str, float]:
     """The standard deviation of a kernel, overall, at the centre and around it."""
-    return Spread(**{name: values.double().std().item() for name, values in at_positions(kernel).items()})
+    return {name: values.double().std().item() for name, values in at_positions(kernel).items()}
 
 
 def _layers(model: nn.Module) -> list[Layer]:

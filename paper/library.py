@@ -1,0 +1,97 @@
+"""Tables about the library itself: its exactness table, its models, the scales that ship."""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from paper.rows import Record
+from paper.view import View, number, text
+from repopt.models import GHOST_WIDTHS, VGG_SPECS, create_model, deploy
+from repopt.optim.rules import RULES, UNKNOWN
+from repopt.plans.provenance import provenance
+from repopt.plans.scales import Scales, shipped
+
+
+def _rules() -> list[Record]:
+    degrees = {name: "" if rule.degree is None else str(rule.degree) for name, rule in RULES.items()}
+    lines = [
+        *(
+            (f"`{name}`", rule.route or "none, refused", degrees[name], rule.looks_at_weights, rule.why)
+            for name, rule in RULES.items()
+        ),
+        ("any other class", str(UNKNOWN.route), "", "as it does", UNKNOWN.why),
+        ("`repopt.optim.AdamW`, `Adam`, `Lion`", "closed form", "0", "never", "sums over the branches in its own step"),
+    ]
+    columns = ("name", "route", "k", "looks at weights", "because")
+    return [dict(zip(columns, (*line[:-1], f"it {line[-1]}"), strict=True)) for line in lines]
+
+
+def _vggs() -> list[Record]:
+    return [
+        {
+            "layers": "-".join(map(str, spec.depths)),
+            "channels": "-".join(map(str, spec.widths)),
+            **_sizes(f"repopt_vgg_{size}", f"repvgg_{size}"),
+        }
+        for size, spec in VGG_SPECS.items()
+    ]
+
+
+def _ghosts() -> list[Record]:
+    return [
+        {"width": f"{width:g}x", **_sizes(f"repopt_ghostnet_{size}", f"repghostnet_{size}")}
+        for size, width in GHOST_WIDTHS.items()
+    ]
+
+
+def _sizes(plain: str, branched: str) -> dict[str, str]:
+    """Parameters in training, with real branches, and deployed; multiply-adds of one image."""
+    with torch.device("meta"):
+        net, other = create_model(plain), create_model(branched)
+        training = _parameters(net)
+        deploy(net, inplace=True)
+        with FlopCounterMode(display=False) as counter:
+            net(torch.empty(1, 3, 224, 224))
+    macs = str(counter.get_total_flops() / 2)
+    counts = {"training": training, "branched": _parameters(other), "deploy": _parameters(net)}
+    return {"model": f"`{plain}`", "macs": macs, **{name: str(count) for name, count in counts.items()}}
+
+
+def _parameters(model: nn.Module) -> int:
+    return sum(param.numel() for param in model.parameters())
+
+
+def _shipped() -> list[Record]:
+    found: list[Record] = []
+    for name in shipped():
+        origin = provenance(Scales.load(name))
+        assert origin is not None, f"{name} does not say where it comes from"
+        about = {column: str(value) for column, value in vars(origin).items()}
+        clip = "none" if origin.clip is None else f"{origin.clip:g}"
+        found.append({**about, "scales": f"`{name}`", "clip": clip})
+    return found
+
+
+def _counted(heading: str, branched: str, *shape: str) -> View:
+    sizes = [number("training"), number("branched", f"{branched}, training"), number("deploy")]
+    return View(columns=[text("model", heading), *shape, *sizes, number("macs", "MACs, 10^9", "{:.2f}", 1e9)])
+
+
+# {name: (what makes its rows, how it is shown)}
+VIEWS: Mapping[str, tuple[Callable[[], list[Record]], View]] = {
+    "rules": (_rules, View(columns=[text("name", "torch.optim"), "route", "k", "looks at weights", "because"])),
+    "vggs": (_vggs, _counted("RepOpt-VGG", "RepVGG", "layers", "channels")),
+    "ghostnets": (_ghosts, _counted("RepOpt-GhostNet", "RepGhostNet", "width")),
+    "shipped": (
+        _shipped,
+        View(
+            columns=[
+                *("scales", text("data", "searched on"), "epochs", number("label_smoothing", "smoothing", "{:g}")),
+                *(text("clip", "clipping"), text("kernel", "init"), "seed"),
+                *(number("accuracy", "search accuracy", "{:.2f}"), "precision", "hardware", "date"),
+            ]
+        ),
+    ),
+}

@@ -1,0 +1,184 @@
+"""The pages of docs/ are both source and output: what stands between a placeholder's marks is filled from the rows.
+
+    <!--= table("table4", model="repopt_vgg_b1") -->  ...  <!--/-->
+    <!--= gap("table4", "RepOptimizer", "SGD", model="repopt_vgg_b1") -->+2.90 ± 0.62<!--/-->
+
+A placeholder is a call of one of `FUNCTIONS` with literal arguments. `python -m paper docs` fills all pages.
+"""
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from paper import library, measured
+from paper.claims import Which, read_claims
+from paper.figure_e import rank_correlations_by_depth
+from paper.rows import Gap, Record, Wanted, difference, matching, mean, read_rows, spread
+from paper.scope import Scope
+from paper.tables import NAMES, table_named, work_left
+from paper.view import View, number, render
+from repopt.files import replacing
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "paper" / "results"
+_PLACEHOLDER = re.compile(r"<!--= (.+?) -->.*?<!--/-->", re.DOTALL)
+_MISSING = "(not measured yet)"
+
+
+def fill(page: str, results: Path = RESULTS) -> str:
+    """A page with all its placeholders filled from the CSV files of a folder."""
+
+    def filled(found: re.Match[str]) -> str:
+        value = _value(found[1], results)
+        return f"<!--= {found[1]} -->" + (f"\n{value}\n" if value.startswith("|") else value) + "<!--/-->"
+
+    return _PLACEHOLDER.sub(filled, page)
+
+
+def _value(expression: str, results: Path) -> str:
+    try:
+        call = ast.parse(expression, mode="eval").body
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+            raise ValueError("it is no call")
+        args = [ast.literal_eval(arg) for arg in call.args]
+        named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+        return FUNCTIONS[call.func.id](results, *args, **named)
+    except (SyntaxError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"the placeholder {expression!r} cannot be filled: {error}") from error
+
+
+def _source(name: str, results: Path) -> tuple[View, Sequence[Record]]:
+    """How a table is shown, and its rows."""
+    if name in library.VIEWS:
+        make, view = library.VIEWS[name]
+        return view, make()
+    if name in _MADE:
+        made, view = _MADE[name]
+        return view, list(made(results))
+    view = measured.VIEWS[name] if name in measured.VIEWS else table_named(name).view
+    return view, read_rows(results / f"{view.csv or name}.csv")
+
+
+def _chosen(results: Path, name: str, which: Which, where: Mapping[str, Wanted]) -> Sequence[Record]:
+    """The rows of a line by its name in the table's last key, or by what its columns hold, at their best setting."""
+    view, rows = _source(name, results)
+    wanted = {view.by[-1]: which} if isinstance(which, str) else which
+    return view.at_best(matching(rows, **{**where, **wanted}))
+
+
+def _gap(
+    results: Path, name: str, first: Which, second: Which, column: str = "val_accuracy", **where: Wanted
+) -> Gap | None:
+    one, other = (_chosen(results, name, which, where) for which in (first, second))
+    return difference(one, other, column)
+
+
+def table(results: Path, name: str, **where: Wanted) -> str:
+    """A whole table, or the part whose columns hold these texts."""
+    view, rows = _source(name, results)
+    return render(view, matching(rows, **where))
+
+
+def accuracy(results: Path, name: str, which: Which, column: str = "val_accuracy", **where: Wanted) -> str:
+    """Mean ± deviation over the seeds."""
+    return spread(_chosen(results, name, which, where), column) or _MISSING
+
+
+def gap(results: Path, name: str, first: Which, second: Which, column: str = "val_accuracy", **where: Wanted) -> str:
+    """The difference of two means with its standard error."""
+    return str(_gap(results, name, first, second, column, **where) or _MISSING)
+
+
+def ratio(results: Path, name: str, column: str, first: Which, second: Which, **where: Wanted) -> str:
+    """How many times as much the first has of a column."""
+    one, other = (mean(_chosen(results, name, which, where), column) for which in (first, second))
+    return f"{one / other:.2f}" if one == one and other == other else _MISSING
+
+
+def value(results: Path, name: str, column: str, **where: Wanted) -> str:
+    """What a column holds."""
+    found = dict.fromkeys(row[column] for row in matching(_source(name, results)[1], **where) if row[column])
+    return " or ".join(f"{int(each):,}" if each.isdigit() else each for each in found) or _MISSING
+
+
+FUNCTIONS: Mapping[str, Callable[..., str]] = {
+    function.__name__: function for function in (table, accuracy, gap, ratio, value)
+}
+
+
+def _claims(results: Path) -> Iterator[Record]:
+    for claim in read_claims():
+        to = [claim.to] if claim.again is None else [claim.to, claim.again]
+        gaps = [_gap(results, claim.table, claim.ours, each, claim.column, **claim.where) for each in to]
+        known = [each for each in gaps if each is not None]
+        if len(known) == len(to):
+            about = {"the paper says": claim.text, "paper": str(claim.papers_gap), "our model": claim.about}
+            ours, again = [*map(str, known), ""][:2]
+            yield {**about, "ours": ours, "with another search": again, "finding": claim.finding(known)}
+
+
+_SETTINGS = ("images", "test images", "pixels", "epochs", "batch", "precision", "seeds", "hardware", "torch", "date")
+_COLUMNS = {"images": "train_images", "test images": "val_images", "pixels": "size", "batch": "batch_size"}
+
+
+def _settings(results: Path) -> Iterator[Record]:
+    """What the rows of each table were measured on."""
+    for name in NAMES:
+        rows = read_rows(results / f"{name}.csv")
+        if rows:
+            trained = [row for row in rows if row.get("val_accuracy")] or rows
+            left = work_left(table_named(name), Scope(), results / f"{name}.csv").rows
+            found = {setting: _distinct(trained, _COLUMNS.get(setting, setting)) for setting in _SETTINGS}
+            found["seeds"] = _distinct(trained, "seed")
+            yield {"table": f"`{name}`", "rows": str(len(rows)), "missing": str(len(left) or ""), **found}
+
+
+def _distinct(rows: Sequence[Record], column: str) -> str:
+    return ", ".join(sorted({row[column] for row in rows if row.get(column)}))
+
+
+def _ranks(results: Path) -> Iterator[Record]:
+    for branch, found in rank_correlations_by_depth(read_rows(results / "figureE.csv")).items():
+        means, change = ("" if each is None else str(each) for each in found)
+        yield {"branch": branch, "means": means, "change": change}
+
+
+_CLAIMS = ("the paper says", number("paper", form="{:+.2f}"), "our model", "ours", "with another search", "finding")
+_RANKS = ("branch", number("means", "final means", "{:.2f}"), number("change", "change from start", "{:.2f}"))
+# tables whose rows are made from those of others
+_MADE: Mapping[str, tuple[Callable[[Path], Iterator[Record]], View]] = {
+    "claims": (_claims, View(columns=_CLAIMS)),
+    "settings": (_settings, View(columns=("table", "rows", "missing", *_SETTINGS))),
+    "ranks": (_ranks, View(columns=_RANKS)),
+}
+
+
+def pages() -> list[Path]:
+    """The README and all pages of docs/."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def draw_figures(results: Path = RESULTS) -> None:
+    """Draws the figures of the tables that have some.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    for name in NAMES:
+        made, rows = table_named(name), read_rows(results / f"{name}.csv")
+        for kind, svg in (made.drawings(rows) if made.drawings and rows else {}).items():
+            (ROOT / "docs" / "figures" / f"{name}-{kind}.svg").write_text(svg)
+
+
+def write_pages(results: Path = RESULTS) -> list[Path]:
+    """Fills all pages; returns those that changed."""
+    changed = []
+    for path in pages():
+        before = path.read_text()
+        after = fill(before, results)
+        if after != before:
+            with replacing(path) as unfinished:
+                unfinished.write_text(after)
+            changed.append(path)
+    return changed

@@ -1,0 +1,203 @@
+"""Every table can be measured: each training of the full ones can be begun, and quick ones run, in one workshop."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import repopt
+from made_up import QUICK
+from paper.pages import RESULTS, table
+from paper.rows import read_rows
+from paper.scope import Scope
+from paper.tables import NAMES, reproduce, table_named, work_left
+from paper.workshop import Workshop, _name
+from repopt.files import append_csv
+from repopt.plans.scales import Scales
+
+FULL = Scope(cifar100=Path("cifar"), imagenette=Path("imagenette"), authors=Path("authors"), seeds=(0,))
+# of the others rows are timed, quantized or analyzed, which needs real runs
+TRAINED = ("zoo", "conventions", "constants", "a0", "table4", "table5", "table6", "tableB", "tableD")
+# the rows that are measured for real, of tables that differ in what they do with a run
+MEASURED = {"zoo": "*vgg*", "figureE": "*", "multipliers": "*", "table2": "*", "table3": "*"}
+MEASURED |= {"table4": "SGD, RepVGG*", "table8": "*", "tableB": "[as]*", "tableC": "*"}
+
+
+def nothing(sentence):
+    """For those who do not want to hear."""
+
+
+def trained(workshop):
+    """When each of the workshop's runs was finished."""
+    return {path.parent.name: path.stat().st_mtime_ns for path in workshop.folder.glob("*/summary.json")}
+
+
+class Drafts(Workshop):
+    """Instead of a training, a look at whether its model takes its scales, and the files of a finished run."""
+
+    def run(self, job, *, weights=False):
+        out = self.folder / _name(job)
+        if out.exists():
+            return out
+        with torch.device("meta"):
+            plan = repopt.plan(repopt.create_model(job.model, num_classes=10, **job.options), scales=job.scales)
+        assert (job.method == "repopt") == (job.scales is not None)
+        assert plan.operators
+        out.mkdir(parents=True)
+        recipe = dataclasses.asdict(job.recipe)
+        about = {"parameters": 1, "train_images": 9469, "val_images": 3925, "image_size": job.recipe.size or 32}
+        about |= dict.fromkeys(
+            ("data_digest", "repopt", "commit", "hardware", "threads", "python", "torch", "date"), ""
+        )
+        for name, found in {"recipe": recipe, "run": about, "summary": {"val_accuracy": 50.0}}.items():
+            (out / f"{name}.json").write_text(json.dumps(found))
+        if job.method == "search":
+            (Scales.depth_init(plan)).save(out / "scales.safetensors")
+        elif job.scales is not None:
+            job.scales.save(out / "scales.safetensors")
+        return out
+
+
+@pytest.fixture(scope="module")
+def drafts(tmp_path_factory):
+    return Drafts(folder=tmp_path_factory.mktemp("drafts"), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory):
+    return Workshop(folder=tmp_path_factory.mktemp("runs"), device="cpu")
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_every_row_can_be_begun(name, drafts):
+    rows = [row for row in table_named(name).rows(FULL) if not row.authors]
+    for row in rows:
+        for line in row.measure(drafts):
+            assert line["val_accuracy"] == 50.0, row.name
+    assert rows
+
+
+def test_equal_batches_are_equal_and_trained_at_the_recipes_size(drafts):
+    rows = [row for row in table_named("table2").rows(FULL) if row.key.get("batches") == "equal"]
+    found = [line for row in rows for line in row.measure(drafts)]
+    assert {(line["batch_size"], line["size"], line["lr"]) for line in found} == {(256, 96, 0.1)}
+    assert {row.key["model"] for row in rows} == {f"repopt_vgg_{size}" for size in ("b1", "b2", "l1", "l2")}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_a_quick_table_is_measured_once_and_shown(name, workshop, tmp_path):
+    if name == "table8":
+        pytest.importorskip("torchao", reason="needs the extra int8")
+    made, path, only = table_named(name), tmp_path / f"{name}.csv", MEASURED[name]
+    assert reproduce(name, QUICK, workshop, tmp_path, only=only, tell=nothing) == []
+    lines = read_rows(path)
+    assert lines
+    for line in lines:
+        assert set(line) == {*made.keys, *made.figures, "commit"}
+        assert (line["seed"], line["torch"]) == ("0", torch.__version__)
+        assert line["hardware"]
+        assert line["date"]
+    before, runs, said = path.read_bytes(), trained(workshop), []
+    assert work_left(made, QUICK, path, only).rows == ()
+    assert reproduce(name, QUICK, workshop, tmp_path, only=only, tell=said.append) == []
+    assert (path.read_bytes(), trained(workshop)) == (before, runs)
+    assert [sentence.rpartition(", ")[2] for sentence in said] == ["0 to go"]
+    assert table(tmp_path, name).startswith("|")
+
+
+def test_a_table_is_shown_where_a_training_diverged(tmp_path):
+    """Whichever line it was."""
+    for name in TRAINED:
+        made, lines = table_named(name), read_rows(RESULTS / f"{name}.csv")
+        for number in range(0, len(lines), 7):
+            lost = {column: value if column in made.keys else "" for column, value in lines[number].items()}
+            lines[number] = {**lost, "outcome": "the loss was not finite at step 3"}
+        append_csv(tmp_path / f"{name}.csv", lines)
+        assert not re.search(r"\bnan\b", table(tmp_path, name))
+
+
+def test_the_zoos_scales_are_those_that_the_searches_found_and_are_searched_once_for_all_tables(workshop, tmp_path):
+    reproduce("zoo", QUICK, workshop, tmp_path, tell=nothing)
+    for line in read_rows(tmp_path / "zoo.csv"):
+        scales = Scales.load(workshop.folder / "zoo" / f"{line['model']}.safetensors")
+        assert set(repopt.plan(repopt.create_model(line["model"]), scales=scales).operators) == set(scales)
+        assert scales.metadata["run"]
+    before = trained(workshop)
+    reproduce("figureE", QUICK, workshop, tmp_path, only="cifar100*", tell=nothing)
+    assert trained(workshop) == before
+
+
+@pytest.mark.parametrize("scope", [FULL, QUICK], ids=["full", "quick"])
+@pytest.mark.parametrize("name", NAMES)
+def test_each_row_has_a_name_and_a_key_of_its_own(name, scope):
+    made = table_named(name)
+    rows = list(made.rows(scope))
+    assert made.name == name
+    assert len({row.name for row in rows}) == len({tuple(row.key.items()) for row in rows}) == len(rows)
+    assert all(set(row.key) <= set(made.keys) for row in rows)
+    assert {row.key["seed"] for row in rows} <= set(scope.seeds)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_rows_of_the_repository_are_those_of_the_full_table(name):
+    """All are measured but those that docs/results.md counts as missing."""
+    path = RESULTS / f"{name}.csv"
+    assert tuple(read_rows(path)[0]) == table_named(name).columns
+    work = work_left(table_named(name), Scope(), path)
+    assert (len(work.rows) > 0) == (name == "a0")
+    assert work.standing > len(work.rows)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "multipliers"])  # which needs none
+def test_without_its_data_a_table_says_which_flag_is_missing(name, tmp_path):
+    with pytest.raises(ValueError, match=r"^this table needs data: give --(cifar100|imagenette), the folder"):
+        reproduce(name, Scope(), Workshop(folder=tmp_path, device="cpu"), tmp_path, tell=nothing)
+    assert not list(tmp_path.glob("*.csv"))
+
+
+def test_a_full_table_says_how_long_it_takes(tmp_path):
+    said = []
+    nowhere = Scope(cifar100=Path("/nowhere"), imagenette=Path("/nowhere"))
+    with pytest.raises(FileNotFoundError, match="there is no folder '/nowhere'"):
+        reproduce("tableD", nowhere, Workshop(folder=tmp_path, device="cpu"), tmp_path, tell=said.append)
+    assert said[0] == (
+        f"Appendix D: GhostNet: 0 rows stand in {tmp_path / 'tableD.csv'}, 15 to go, about 9 minutes on one H200"
+    )
+
+
+def test_rows_that_need_the_authors_scales_are_left_out_without_them(tmp_path):
+    said = []
+    workshop = Workshop(folder=tmp_path / "runs", device="cpu")
+    reproduce("multipliers", Scope(), workshop, tmp_path, only="repopt_vgg_b1*", tell=said.append)
+    assert said[1] == "left out without --authors: 1 rows"
+    assert {line["scales"] for line in read_rows(tmp_path / "multipliers.csv")} == {"ours"}
+
+
+def test_the_authors_scales_are_not_needed_for_a_quick_table(tmp_path):
+    names = [row.key["constants"] for row in table_named("constants").rows(Scope(quick=True, authors=tmp_path))]
+    assert "authors" not in names
+    assert "authors" in [row.key["constants"] for row in table_named("constants").rows(FULL)]
+
+
+def test_an_adaptive_optimizer_has_one_seed_and_torchs_init_at_its_two_highest_rates_alone():
+    tried, seeds = {}, {}
+    for row in table_named("table4").rows(Scope(quick=True, seeds=(0, 1, 2))):
+        tried.setdefault((row.key["optimizer"], row.key["init"]), set()).add(row.key["rate"])
+        seeds.setdefault(row.key["optimizer"], set()).add(row.key["seed"])
+    grids = {"RMSprop", "Adam", "AdamW", "Adafactor"}
+    for name in grids:
+        assert len(tried[name, "paper"]) == 4
+        assert tried[name, "authors"] == set(sorted(tried[name, "paper"])[-2:])
+    assert tried["SGD", "authors"] == tried["SGD", "paper"]
+    assert seeds == {name: {0} if name in grids else {0, 1, 2} for name in seeds}
+
+
+def test_a_second_search_is_trained_with_wherever_searches_are_compared_on_imagenette():
+    columns = {"table4": "optimizer", "table5": "source", "table6": "strides", "tableB": "scales_start"}
+    for name, column in columns.items():
+        rows = [row.key for row in table_named(name).rows(Scope()) if row.key[column].endswith("searched again")]
+        assert {row["model"] for row in rows} >= {"repopt_vgg_a0"}
+        assert {row.get("target", "imagenette") for row in rows} == {"imagenette"}
