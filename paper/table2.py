@@ -15,7 +15,7 @@ from paper.scope import Scope
 from paper.tables import Table, TableRow
 from paper.view import SEEDS, Column, Line, View, number
 from paper.workshop import FIGURES, Workshop, figures_of
-from repopt.bench.training import measure_training
+from repopt.bench.train_cost import measure_training
 from repopt.device import environment, hardware
 from repopt.files import replacing
 from repopt.train.methods import Method

@@ -12,7 +12,7 @@ from paper.scope import Scope
 from paper.tables import Table, TableRow
 from paper.view import SEEDS, Column, Line, View, accuracy, text
 from paper.workshop import Workshop
-from repopt.quantize import Int8, quantize_run
+from repopt.quantize import Int8, QuantizeJob, quantize_run
 from repopt.train.methods import Method
 
 _METHODS: tuple[Method, ...] = ("repopt", "repvgg", "qarepvgg", "sgd")
@@ -42,16 +42,8 @@ def _measure(scope: Scope, trained_by: Method, seed: int, workshop: Workshop) ->
         out = run / "int8"
         shutil.rmtree(out, ignore_errors=True)  # of an interrupted row
         with workshop.sharing():
-            found = quantize_run(
-                run,
-                method=method,  # type: ignore[arg-type]
-                setting=setting,
-                limit=scope.limit,
-                out=out,
-                epochs=5,  # of QAT
-                device=workshop.chosen_device,
-                quiet=workshop.quiet,
-            )
+            job = QuantizeJob(method=method, setting=setting, limit=scope.limit, epochs=5)  # type: ignore[arg-type]
+            found = quantize_run(run, job, out=out, device=workshop.chosen_device, quiet=workshop.quiet)
         lines.append({column: found.record[column] for column in _FIGURES})
         shutil.rmtree(out)
     return lines

@@ -3,7 +3,7 @@ import torch
 
 import repopt.data
 from repopt.data import load_data
-from repopt.data.digits import FILE
+from repopt.data.datasets import DIGITS
 
 
 def test_the_digits_are_1797_real_images_split_evenly_and_always_alike():
@@ -18,7 +18,7 @@ def test_the_digits_are_1797_real_images_split_evenly_and_always_alike():
     ]
     assert int(data.train.pixels.max()) == 255
     assert data.digest == load_data("digits").digest
-    assert FILE.with_name("DIGITS_LICENSE.txt").read_text().count("CC BY 4.0") == 1
+    assert DIGITS.with_name("DIGITS_LICENSE.txt").read_text().count("CC BY 4.0") == 1
 
 
 def test_no_digit_is_in_both_parts():

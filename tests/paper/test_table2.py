@@ -5,7 +5,7 @@ import json
 from made_up import QUICK
 from paper.table2 import largest_batches, speeds
 from paper.workshop import Workshop
-from repopt.bench.training import TrainCost
+from repopt.bench.train_cost import TrainCost
 
 METHODS = ("repvgg", "repopt")
 

@@ -14,10 +14,10 @@ import torch
 
 from repopt.data import EvalBatches, load_data
 from repopt.train.distributed import World, joined
-from repopt.train.evaluation import evaluate
-from repopt.train.loop import Run
+from repopt.train.loop import Trainer
 from repopt.train.recipe import demo
 from repopt.train.runs import RunFolder
+from repopt.train.step import evaluate
 from repopt.train.training import Job, build
 
 BASE = dataclasses.replace(demo(), epochs=2, batch_size=32, warmup_epochs=0, eval_every=1, eval_batch=5)
@@ -53,7 +53,7 @@ def train(case, out, parts, world, device):
     subject = build(job, data, device)
     subject.model.double()
     folder = RunFolder(out / case) if world.is_first else None
-    run = Run(subject, data, recipe, folder, device=device, world=world, quiet=True)
+    run = Trainer(subject, data, recipe, folder, device=device, world=world, quiet=True)
     run.batches, run.evaluation = Doubled(run.batches), Doubled(run.evaluation)
     run.fit()
     if folder is None:

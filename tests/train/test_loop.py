@@ -13,13 +13,12 @@ from torch import nn
 
 from repopt.data import load_data
 from repopt.surgery.conversion import merge
-from repopt.train.loop import Run
+from repopt.train.loop import Trainer
 from repopt.train.methods import METHODS
-from repopt.train.recipe import demo
+from repopt.train.recipe import demo, lr_at
 from repopt.train.runs import RunFolder, evaluate_run, load_run
-from repopt.train.schedule import lr_at
 from repopt.train.signals import StoppedError
-from repopt.train.step import TrainStep
+from repopt.train.step import TrainStep, mixed_share
 from repopt.train.training import Job, build, train_run
 from train.program import finished, metrics
 from train.program import run as program
@@ -37,7 +36,7 @@ def started(method="repopt", *, data="fake:64,4,16", options=None, double=False,
     subject = build(job, data, CPU)
     if double:
         subject.model.double()
-    return Run(subject, data, recipe, None, device=CPU, quiet=True)
+    return Trainer(subject, data, recipe, None, device=CPU, quiet=True)
 
 
 def trained(run, steps=2, dtype=torch.float32):
@@ -93,7 +92,7 @@ def test_the_loss_of_mixed_images_is_the_mixed_loss():
 
 def test_mixing_changes_with_the_step_and_not_with_the_run():
     runs = [started(mixup=0.4) for _ in range(2)]
-    shares = [[run._mix(0, step).item() for step in range(4)] for run in runs]
+    shares = [[mixed_share(run.recipe, 0, step, CPU).item() for step in range(4)] for run in runs]
     assert shares[0] == shares[1]
     assert len(set(shares[0])) == 4
 
@@ -192,7 +191,7 @@ def test_a_batch_that_parts_and_processes_cannot_share_is_a_sentence():
     world = dataclasses.replace(run.world, size=2)
     recipe = dataclasses.replace(BASE, batch_size=12, accumulate=4)
     with pytest.raises(ValueError, match="a batch of 12 cannot be computed by 2 processes in 4 equal parts each"):
-        Run(copy.deepcopy(run.subject), load_data("fake:64,4,16"), recipe, None, device=CPU, world=world)
+        Trainer(copy.deepcopy(run.subject), load_data("fake:64,4,16"), recipe, None, device=CPU, world=world)
 
 
 def test_a_graph_on_a_cpu_is_a_sentence():
@@ -214,9 +213,9 @@ def test_a_signal_in_the_middle_of_an_epoch_loses_nothing(tmp_path, number):
     folder = RunFolder(tmp_path / "stopped")
     folder.write("recipe.json", dataclasses.asdict(job.recipe))
     with pytest.raises(StoppedError, match=f"stopped by {number.name} after step 3 of epoch 1") as stopped:
-        Run(subject, data, job.recipe, folder, device=CPU, quiet=True).fit()
+        Trainer(subject, data, job.recipe, folder, device=CPU, quiet=True).fit()
     assert stopped.value.code == 128 + number
-    resumed = Run(build(job, data, CPU), data, job.recipe, folder, device=CPU, quiet=True)
+    resumed = Trainer(build(job, data, CPU), data, job.recipe, folder, device=CPU, quiet=True)
     assert resumed.resume()
     assert resumed.position.step == 3
     before = resumed.position.seconds

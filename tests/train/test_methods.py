@@ -11,8 +11,6 @@ from repopt.surgery.conversion import csla_blocks, search_blocks
 from repopt.train.methods import METHODS, can_be_captured, clip_, counterpart, make_optimizer, make_subject
 from repopt.train.recipe import Recipe
 
-CPU = torch.device("cpu")
-
 
 def subject(method, recipe=None, name="repopt_vgg_nano"):
     recipe = recipe or Recipe()
@@ -55,7 +53,7 @@ def test_the_convention_is_the_same_for_every_method():
 def test_any_optimizer_takes_a_step_by_any_method(method, optimizer):
     recipe = Recipe(optimizer=optimizer, clip=1.0)
     trained = subject(method, recipe)
-    rule = make_optimizer(trained, recipe, 0.01, device=CPU, graph=False)
+    rule = make_optimizer(trained, recipe, 0.01)
     nn.functional.cross_entropy(trained.model(torch.randn(8, 3, 32, 32)), torch.arange(8) % 4).backward()
     clip_(trained, 1.0)
     before = [param.detach().clone() for param in trained.model.parameters()]
@@ -89,7 +87,7 @@ def by_one_rule(rules):
 def moved_by_a_gradient_of_ones(trained, recipe):
     """How far a step with the learning rate 1 moves each weight."""
     before = copy.deepcopy(trained.model)
-    rule = make_optimizer(trained, recipe, 1.0, device=CPU, graph=False)
+    rule = make_optimizer(trained, recipe, 1.0)
     for param in trained.model.parameters():
         param.grad = torch.ones_like(param)
     rule.step()
@@ -121,7 +119,7 @@ def test_the_rule_of_initialization_alone_starts_like_both_and_leaves_the_optimi
         torch.testing.assert_close(trained.model.get_parameter(name), weight, rtol=0, atol=0)
         torch.testing.assert_close(both.model.get_parameter(name), weight, rtol=0, atol=0)
     assert (trained.plan, trained.kernels) == (None, None)
-    assert type(make_optimizer(trained, recipe, 1.0, device=CPU, graph=False)) is torch.optim.SGD
+    assert type(make_optimizer(trained, recipe, 1.0)) is torch.optim.SGD
     for moved in moved_by_a_gradient_of_ones(trained, recipe).values():
         torch.testing.assert_close(moved, torch.ones_like(moved))
 

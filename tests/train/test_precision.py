@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from repopt.data import load_data
-from repopt.train.loop import Run
+from repopt.train.loop import Trainer
 from repopt.train.recipe import demo
 from repopt.train.training import Job, build
 
@@ -28,7 +28,7 @@ def test_a_step_that_overflows_in_fp16_is_as_if_it_had_not_been(device, clip, me
     recipe = dataclasses.replace(demo(), precision="fp16", batch_size=32, warmup_epochs=0, clip=clip, compile=False)
     data = load_data("fake:64,4,16")
     job = Job(method=method, model="repopt_vgg_nano", data=data.name, recipe=recipe, scales="ones")
-    runs = [Run(build(job, data, chosen), data, recipe, None, device=chosen, quiet=True) for _ in range(2)]
+    runs = [Trainer(build(job, data, chosen), data, recipe, None, device=chosen, quiet=True) for _ in range(2)]
     (x, y), *_ = runs[0].batches.epoch(0)
     scaler = runs[0].step.scaler
     scaler.load_state_dict({**scaler.state_dict(), "scale": 2.0**120, "backoff_factor": 2.0**-112})

@@ -3,8 +3,7 @@ import json
 
 import pytest
 
-from repopt.train.recipe import RECIPES, Recipe, load_recipe
-from repopt.train.schedule import lr_at
+from repopt.train.recipe import RECIPES, Recipe, load_recipe, lr_at
 
 
 def test_the_papers_recipe_for_imagenet():

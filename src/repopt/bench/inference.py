@@ -1,4 +1,4 @@
-"""How many images a second a model sees in inference, on noise held on the device."""
+"""Images per second of a model in inference, on noise held on the device."""
 
 import statistics
 import time
@@ -16,11 +16,11 @@ TIMINGS = 3  # of which the median counts
 def inference_speed(
     model: nn.Module, *, batch_size: int, size: int, precision: Precision, device: torch.device, steps: int
 ) -> float:
-    """Images a second of a model, the median of three timings; compiled where that is the default of training: on CUDA.
+    """Images per second of a model, the median of three timings; compiled on CUDA, as in training.
 
     Args:
         model: it is moved to the device and into eval mode.
-        batch_size: images a step.
+        batch_size: images per step.
         size: side of the images.
         precision: bf16 converts the weights; tf32 computes in it where the device can.
         device: where.

@@ -1,18 +1,17 @@
 """`repopt bench`: what repopt costs, and what it saves, as ratios in one run."""
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 import repopt
-from repopt.bench.step import Implementation, Rule, measure_step
-from repopt.bench.training import measure_training
-from repopt.cli.output import Device, print_json
+from repopt.bench.step_cost import Implementation, Rule, measure_step
+from repopt.bench.train_cost import measure_training
+from repopt.cli.output import Device, print_json, table
 from repopt.device import chosen_device, environment
 from repopt.files import append_csv
 from repopt.train.methods import Method
@@ -63,12 +62,7 @@ def bench_step(
     ]
     setting = {"model": model, "memory_format": memory_format, "seed": seed, **environment(chosen)}
     records = [{**asdict(cost), **setting} for cost in costs]
-    if json:
-        print_json(records)
-    else:
-        _print_step_table(records)
-    if out is not None:
-        append_csv(out, records)
+    _give(records, _print_step_table, out=out, json=json)
     return 0
 
 
@@ -112,29 +106,36 @@ def bench_train(
     ]
     setting = {"batch_size": batch_size, "size": size, "precision": precision, "seed": seed, **environment(chosen)}
     records = [{**asdict(cost), **setting} for cost in costs]
+    _give(records, _print_train_table, out=out, json=json)
+    return 0
+
+
+def _give(
+    records: list[dict[str, Any]],
+    print_table: Callable[[list[dict[str, Any]]], None],
+    *,
+    out: Path | None,
+    json: bool,
+) -> None:
+    """Prints the figures, and appends them to a CSV file where one is given."""
     if json:
         print_json(records)
     else:
-        _print_train_table(records)
+        print_table(records)
     if out is not None:
         append_csv(out, records)
-    return 0
 
 
 def _print_train_table(records: list[dict[str, Any]]) -> None:
     first = records[0]
-    table = Table(
+    shown = table(
+        "model: method",
+        *("images/s", "ratio", "peak GB", "compile s", "parameters, M"),
         title=f"Training at {first['size']}, batch {first['batch_size']}, {first['precision']}, on {first['hardware']}",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
     )
-    table.add_column("model: method")
-    for column in ("images/s", "ratio", "peak GB", "compile s", "parameters, M"):
-        table.add_column(column, justify="right")
     for record in records:
         peak = record["peak_bytes"]
-        table.add_row(
+        shown.add_row(
             f"{record['model']}: {record['method']}",
             f"{record['images_per_second']:,.0f}",
             f"{record['ratio']:.2f}",
@@ -142,21 +143,19 @@ def _print_train_table(records: list[dict[str, Any]]) -> None:
             f"{record['compile_seconds']:.1f}",
             f"{record['parameters'] / 1e6:.1f}",
         )
-    Console().print(table)
+    Console().print(shown)
 
 
 def _print_step_table(records: list[dict[str, Any]]) -> None:
     first = records[0]
-    table = Table(
+    shown = table(
+        "optimizer",
+        *("ms", "ratio", "state MB", "repopt MB", "peak MB"),
         title=f"A step of {first['model']}, {first['memory_format']}, on {first['hardware']}",
-        title_justify="left",
     )
-    table.add_column("optimizer")
-    for column in ("ms", "ratio", "state MB", "repopt MB", "peak MB"):
-        table.add_column(column, justify="right")
     for record in records:
         peak = record["peak_bytes"]
-        table.add_row(
+        shown.add_row(
             f"{record['rule']}, {record['implementation']}: {record['way']}",
             f"{record['milliseconds']:.3f}",
             f"{record['ratio']:.2f}",
@@ -164,4 +163,4 @@ def _print_step_table(records: list[dict[str, Any]]) -> None:
             f"{record['repopt_bytes'] / 1e6:.2f}",
             "" if peak is None else f"{peak / 1e6:.2f}",
         )
-    Console().print(table)
+    Console().print(shown)

@@ -1,9 +1,10 @@
-"""`repopt demo`: the whole story on embedded data, in minutes on two CPU cores."""
+"""`repopt demo`: everything on data that ships with the package, in minutes on two CPU cores."""
 
 import statistics
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -43,9 +44,28 @@ def tell(
     """
     if seeds < 1:
         raise ValueError(f"seeds must be at least 1, not {seeds}")
-    recipe = replace(demo(), epochs=epochs)
+    base = Job(method="search", model=model, data="digits", recipe=replace(demo(), epochs=epochs))
     folder = next(path for path in _names(out) if not path.exists())
     console = Console()
+    equal = _show_equality(console)
+    console.print(f"2. Hyper-Search of {model} on digits.")
+    search = train_run(base, folder / "search", quiet=quiet)
+    console.print(f"   accuracy {search['val_accuracy']:.2f} in {search['seconds']['train']:.0f} s of training.")
+    console.print(f"3. {len(_COMPARED)} trainings with the same data, recipe and {seeds} seed(s).")
+    table = Table("method", "accuracy", "images/s", "time")
+    for name, method, kernel in _COMPARED:
+        scales = folder / "search" / "scales.safetensors" if method == "repopt" else None
+        recipes = [replace(base.recipe, seed=seed, kernel=kernel) for seed in range(seeds)]
+        jobs = [replace(base, method=method, recipe=recipe, scales=scales) for recipe in recipes]
+        outs = [folder / f"{method}-{kernel}-{seed}" for seed in range(seeds)]
+        runs = [train_run(job, path, quiet=quiet) for job, path in zip(jobs, outs, strict=True)]
+        table.add_row(name, *_averages(runs))
+    console.print(table)
+    _write_page(folder, console)
+    return 0 if equal else 1
+
+
+def _show_equality(console: Console) -> bool:
     rows = [row for row in run_matrix(steps=10) if row.report.exact]
     equal = all(row.passed for row in rows)
     worst = max(row.report.worst for row in rows)
@@ -53,33 +73,19 @@ def tell(
         f"1. The equality: {len(rows)} real blocks trained beside re-parameterized operators, "
         f"{'all equal' if equal else 'NOT EQUAL'}, worst difference {worst:.1e}."
     )
-    console.print(f"2. Hyper-Search of {model} on digits.")
-    search = train_run(Job(method="search", model=model, data="digits", recipe=recipe), folder / "search", quiet=quiet)
-    console.print(f"   accuracy {search['val_accuracy']:.2f} in {search['seconds']['train']:.0f} s of training.")
-    console.print(f"3. {len(_COMPARED)} trainings with the same data, recipe and {seeds} seed(s).")
-    table = Table("method", "accuracy", "images/s", "time")
-    for name, method, kernel in _COMPARED:
-        scales = folder / "search" / "scales.safetensors" if method == "repopt" else None
-        summaries = [
-            train_run(
-                Job(
-                    method=method,
-                    model=model,
-                    data="digits",
-                    recipe=replace(recipe, seed=seed, kernel=kernel),
-                    scales=scales,
-                ),
-                folder / f"{method}-{kernel}-{seed}",
-                quiet=quiet,
-            )
-            for seed in range(seeds)
-        ]
-        accuracies = [summary["val_accuracy"] for summary in summaries]
-        deviation = f" ± {statistics.stdev(accuracies):.2f}" if seeds > 1 else ""
-        speed = statistics.mean(summary["images_per_second"] for summary in summaries)
-        time = statistics.mean(summary["seconds"]["train"] for summary in summaries)
-        table.add_row(name, f"{statistics.mean(accuracies):.2f}{deviation}", f"{speed:,.0f}", f"{time:.1f} s")
-    console.print(table)
+    return equal
+
+
+def _averages(summaries: list[dict[str, Any]]) -> tuple[str, str, str]:
+    """Mean accuracy with its deviation, images per second, and seconds."""
+    accuracies = [summary["val_accuracy"] for summary in summaries]
+    deviation = f" ± {statistics.stdev(accuracies):.2f}" if len(accuracies) > 1 else ""
+    speed = statistics.mean(summary["images_per_second"] for summary in summaries)
+    seconds = statistics.mean(summary["seconds"]["train"] for summary in summaries)
+    return f"{statistics.mean(accuracies):.2f}{deviation}", f"{speed:,.0f}", f"{seconds:.1f} s"
+
+
+def _write_page(folder: Path, console: Console) -> None:
     runs = sorted(path for path in folder.iterdir() if (path / "recipe.json").exists())
     try:
         from repopt.report import write_report
@@ -88,7 +94,6 @@ def tell(
         console.print(f"report: {page.resolve()}", soft_wrap=True)
     except ImportError as error:
         console.print(f"no report: {error}")
-    return 0 if equal else 1
 
 
 def _names(out: Path) -> Iterator[Path]:

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import tyro
 from rich.console import Console
-from rich.table import Table
 
-from repopt.cli.output import Device, print_json
+from repopt.cli.output import Device, print_json, table
 from repopt.train.runs import evaluate_run
 
 
@@ -35,10 +34,8 @@ def evaluate(
     if json:
         print_json([{"size": size, **vars(score)} for size, score in scores.items()])
         return 0
-    table = Table(title=f"{run}", title_justify="left")
-    for column in ("size", "images", "loss", "accuracy"):
-        table.add_column(column, justify="right")
+    shown = table("size", "images", "loss", "accuracy", title=f"{run}")
     for size, score in scores.items():
-        table.add_row(str(size), f"{score.images:,}", f"{score.loss:.4f}", f"{score.accuracy:.2f}")
-    Console().print(table)
+        shown.add_row(str(size), f"{score.images:,}", f"{score.loss:.4f}", f"{score.accuracy:.2f}")
+    Console().print(shown)
     return 0

@@ -1,16 +1,16 @@
-"""`repopt export`: a run's model for other programs, proven to be the model before it is kept."""
+"""`repopt export`: a run's model for other programs, checked against the run before it is kept."""
 
 from pathlib import Path
 
 import tyro
 
-from repopt.export import Exported, Name, export_run
+from repopt.export import Exported, FormatName, export_run
 
 
 def export(
     run: tyro.conf.Positional[Path],
     *,
-    format: Name = "onnx",
+    format: FormatName = "onnx",
     out: Path | None = None,
     data: str | None = None,
     images: int | None = None,

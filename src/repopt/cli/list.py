@@ -1,4 +1,4 @@
-"""`repopt list`: the models, and the scales that ship with where they come from."""
+"""`repopt list`: the models, and the scales that ship, with the searches that found them."""
 
 from dataclasses import asdict
 

@@ -4,27 +4,22 @@ from pathlib import Path
 from typing import Any
 
 import tyro
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
-from repopt.cli.output import Device, print_json
+from repopt.cli.output import Device, table
 from repopt.device import chosen_device
 from repopt.files import append_csv
-from repopt.quantize import Int8, LayerCost, quantize_run
+from repopt.quantize import Int8, LayerCost, QuantizeJob, quantize_run
 from repopt.quantize.qat import EPOCHS
-from repopt.quantize.quantizing import Form, Method
+from repopt.quantize.quantizing import Form, Int8Method
 from repopt.quantize.setting import Backend, Calibrator, Weights
-from repopt.quantize.timing import WAYS, Timing
-from repopt.train.runs import read_json
-
-_WAYS = dict(zip(WAYS, ("float, eager", "float, compiled", "INT8"), strict=True))
+from repopt.quantize.timing import SPEEDS, Timing
 
 
 def quantize(
     run: tyro.conf.Positional[Path],
     *,
-    method: Method = "ptq",
+    method: Int8Method = "ptq",
     backend: Backend = "x86",
     weights: Weights = "channel",
     calibrator: Calibrator = "default",
@@ -78,25 +73,22 @@ def quantize(
         quiet: show no progress.
         json: print JSON instead of tables.
     """
-    done = quantize_run(
-        run,
+    job = QuantizeJob(
         method=method,
         setting=Int8(backend=backend, weights=weights, calibrator=calibrator, images=images, trim=trim),
         form=form,
         data=data,
-        out=out,
+        limit=limit,
         epochs=epochs,
         lr=lr,
-        limit=limit,
         layers=layers,
         timing=Timing(batch=speed_batch, size=speed_size, threads=threads) if speed else None,
-        device=chosen_device(device),
-        quiet=quiet,
     )
+    done = quantize_run(run, job, out=out, device=chosen_device(device), quiet=quiet)
     if csv is not None:
         append_csv(csv, [done.record])
     if json:
-        print_json(read_json(done.file.parent, "quantized.json"))
+        print(done.file.with_name("quantized.json").read_text(), end="")
         return 0
     _print_accuracies(done.record)
     if done.trouble is not None:
@@ -111,41 +103,33 @@ def quantize(
 
 def _print_accuracies(record: dict[str, Any]) -> None:
     how = record["method"].upper() + ("" if record["calibrator"] is None else f" ({record['calibrator']})")
-    table = _table("", "accuracy", "drop", "MB")
-    table.add_row("float", f"{record['float_accuracy']:.2f}", "", f"{record['float_bytes'] / 1e6:.2f}")
+    shown = table("", "accuracy", "drop", "MB")
+    shown.add_row("float", f"{record['float_accuracy']:.2f}", "", f"{record['float_bytes'] / 1e6:.2f}")
     row = (f"{record['int8_accuracy']:.2f}", f"{record['drop']:.2f}", f"{record['int8_bytes'] / 1e6:.2f}")
-    table.add_row("INT8", *row)
+    shown.add_row("INT8", *row)
     print(f"{record['model']}, {record['form']} form: {how} for {record['backend']}, per-{record['weights']} weights,")
     trim = f"its images trimmed by {record['trim']:.0%}, " if record["trim"] else ""
     print(f"{trim}on {record['val_images']:,} images of {record['data']}")
-    Console().print(table)
+    Console().print(shown)
 
 
 def _print_speeds(record: dict[str, Any]) -> None:
     threads = "1 thread" if record["speed_threads"] == 1 else f"{record['speed_threads']} threads"
-    table = _table("", "images/s", "ratio")
-    for way, name in _WAYS.items():
-        table.add_row(name, f"{record[way]:,.0f}", f"{record[way] / record['float_eager']:.2f}")
+    shown = table("", "images/s", "ratio")
+    for column, name in zip(SPEEDS, ("float, eager", "float, compiled", "INT8"), strict=True):
+        shown.add_row(name, f"{record[column]:,.0f}", f"{record[column] / record['float_eager']:.2f}")
     print(f"on this CPU, {threads}, batches of {record['speed_batch']}, {record['speed_size']}x{record['speed_size']}")
-    Console().print(table)
+    Console().print(shown)
     if record["instructions"]:
-        print("This CPU promises instructions that it lacks:")
+        print("This CPU reports instructions that it lacks:")
         print(f"timed with ONEDNN_MAX_CPU_ISA={record['instructions']}.\n")
 
 
 def _print_layers(costs: list[LayerCost]) -> None:
-    table = _table("layer", "alone: same class, %", "alone: SNR, dB", "all: SNR, dB")
+    shown = table("layer", "alone: same class, %", "alone: SNR, dB", "all: SNR, dB")
     for cost in costs:
         noise = "" if cost.snr is None else f"{cost.snr:.1f}"
-        table.add_row(cost.layer, f"{cost.agreement_alone:.2f}", f"{cost.snr_alone:.1f}", noise)
+        shown.add_row(cost.layer, f"{cost.agreement_alone:.2f}", f"{cost.snr_alone:.1f}", noise)
     print("By layer. alone: the logits with this alone in INT8;")
     print("all: the layer's own output with all layers in INT8.")
-    Console().print(table)
-
-
-def _table(first: str, *numbers: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column(first)
-    for column in numbers:
-        table.add_column(column, justify="right")
-    return table
+    Console().print(shown)

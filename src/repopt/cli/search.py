@@ -1,10 +1,13 @@
 """`repopt search`: a model's scales, found on a small data set."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from repopt.cli.output import Device, Fields, Strides, conclude, say_before
+import tyro
+
+from repopt.cli.output import Device, Strides, conclude, say_before
 from repopt.train.distributed import is_first_process
+from repopt.train.recipe import Recipe
 from repopt.train.training import Job, train_run
 
 
@@ -21,7 +24,7 @@ def search(
     resume: bool = False,
     quiet: bool = False,
     recipe: str = "auto",
-    fields: Fields,
+    fields: Annotated[Recipe, tyro.conf.arg(name="")],
 ) -> int:
     """Hyper-Search: find a model's scales on a small data set.
 
@@ -58,12 +61,16 @@ def search(
     )
     say_before(job, out, resume=resume, quiet=quiet)
     summary = train_run(job, out, resume=resume, device=device, quiet=quiet)
-    if not is_first_process():
-        return 0
-    written = out / "scales.safetensors"
-    if scales_out is not None:
-        scales_out.parent.mkdir(parents=True, exist_ok=True)
-        scales_out.write_bytes(written.read_bytes())
-    conclude(out, summary)
-    print(f"scales: {scales_out or written}")
+    if is_first_process():
+        conclude(out, summary)
+        print(f"scales: {_placed(out / 'scales.safetensors', scales_out)}")
     return 0
+
+
+def _placed(scales: Path, wanted: Path | None) -> Path:
+    """Copies the scales to where they are wanted, and returns where they are."""
+    if wanted is None:
+        return scales
+    wanted.parent.mkdir(parents=True, exist_ok=True)
+    wanted.write_bytes(scales.read_bytes())
+    return wanted

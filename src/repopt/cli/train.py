@@ -1,12 +1,15 @@
 """`repopt train`: train a model by repopt, or by what it is compared with."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from repopt.cli.output import Device, Fields, Strides, conclude, say_before
+import tyro
+
+from repopt.cli.output import Device, Strides, conclude, say_before
 from repopt.plans.scales import shipped
 from repopt.train.distributed import is_first_process
 from repopt.train.methods import Method
+from repopt.train.recipe import Recipe
 from repopt.train.training import Job, train_run
 
 
@@ -25,7 +28,7 @@ def train(
     resume: bool = False,
     quiet: bool = False,
     recipe: str = "auto",
-    fields: Fields,
+    fields: Annotated[Recipe, tyro.conf.arg(name="")],
 ) -> int:
     """Train a model by one of the methods.
 
@@ -68,5 +71,5 @@ def train(
 
 
 def _shipped_for(model: str, method: Method, strides: Strides | None) -> str | None:
-    """The model's own scales; with other strides they are not, and want to be asked for."""
+    """The scales that ship for the model; with other strides they do not fit it, and must be asked for."""
     return model if method in ("repopt", "csla") and strides is None and model in shipped() else None

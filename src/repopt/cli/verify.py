@@ -29,8 +29,22 @@ def verify(steps: int = 50, seed: int = 0, json: bool = False) -> int:
 
 
 def _verify_table(steps: int, seed: int) -> list[CaseResult]:
-    """Runs the matrix and shows it row by row as it grows."""
-    console = Console()
+    """Runs the matrix, and prints it as a table."""
+    console, rows = Console(), list[CaseResult]()
+    with console.status("training") as status:
+        for row in run_matrix(steps, seed):
+            rows.append(row)
+            status.update(f"training: {len(rows)} rows, last {row.rule} on {row.branch_set}")
+    console.print(_table(rows, steps))
+    exact = [row for row in rows if row.report.exact]
+    broken = [row for row in exact if not row.passed]
+    worst = max(row.report.worst for row in exact)
+    verdict = f"[red]{len(broken)} broken[/red]" if broken else "[green]all equal[/green]"
+    console.print(f"{len(exact)} exact rows: {verdict}, worst {worst:.1e}")
+    return rows
+
+
+def _table(rows: list[CaseResult], steps: int) -> Table:
     table = Table(
         title=f"Real block beside re-parameterized operator: {steps} steps in float64, scales of both signs",
         caption=f"outputs, kernels: worst relative difference; an exact row must stay below {EXACT_TO:.0e}",
@@ -45,25 +59,16 @@ def _verify_table(steps: int, seed: int) -> list[CaseResult]:
     for column in ("outputs", "kernels"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("exact", no_wrap=True)
-    rows = []
-    with console.status("training") as status:
-        for row in run_matrix(steps, seed):
-            rows.append(row)
-            record = _row_record(row)
-            figures = [f"{record[key]:.0e}" for key in ("outputs", "kernels")]
-            verdict = "[green]yes[/green]" if row.report.exact else "[yellow]no[/yellow]"
-            known = any(row.branch_set == other.branch_set for other in rows[:-1])
-            operator = row.branch_set if known else f"{row.branch_set}: [dim]{record['branches']}[/dim]"
-            shown = verdict if row.passed else "[red]BROKEN[/red]"
-            table.add_row(row.rule, row.report.route, operator, *figures, shown)
-            status.update(f"training: {len(rows)} rows, last {row.rule} on {row.branch_set}")
-    console.print(table)
-    exact = [row for row in rows if row.report.exact]
-    broken = [row for row in exact if not row.passed]
-    worst = max(row.report.worst for row in exact)
-    verdict = f"[red]{len(broken)} broken[/red]" if broken else "[green]all equal[/green]"
-    console.print(f"{len(exact)} exact rows: {verdict}, worst {worst:.1e}")
-    return rows
+    described = set[str]()
+    for row in rows:
+        record = _row_record(row)
+        figures = [f"{record[key]:.0e}" for key in ("outputs", "kernels")]
+        exact = "[green]yes[/green]" if row.report.exact else "[yellow]no[/yellow]"
+        branches = "" if row.branch_set in described else f": [dim]{record['branches']}[/dim]"
+        described.add(row.branch_set)
+        shown = exact if row.passed else "[red]BROKEN[/red]"
+        table.add_row(row.rule, row.report.route, f"{row.branch_set}{branches}", *figures, shown)
+    return table
 
 
 def _row_record(row: CaseResult) -> dict[str, Any]:

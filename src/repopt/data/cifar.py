@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from repopt.data.images import Images, Parts, named_classes
+from repopt.data.images import Images, Splits, named_classes
 from repopt.data.pickles import load_arrays
 
 SIZE = 32
@@ -93,7 +93,7 @@ LAYOUTS = {
 }
 
 
-def read_cifar(path: Path, kind: str) -> Parts:
+def read_cifar(path: Path, kind: str) -> Splits:
     """Reads CIFAR.
 
     Args:
@@ -111,7 +111,7 @@ def read_cifar(path: Path, kind: str) -> Parts:
         for layout in layouts:
             missing = [name for name in (*layout.train, *layout.test) if name not in files]
             if not missing:
-                return _parts(layout, files, place)
+                return _splits(layout, files, place)
             if len(missing) < len(layout.train) + len(layout.test):
                 raise ValueError(
                     f"{str(place)!r} holds a part of {kind} but no {missing[0]!r}: download or unpack it again"
@@ -161,7 +161,7 @@ def _packed(path: Path, layouts: Iterable[_Layout]) -> dict[str, bytes]:
     return files
 
 
-def _parts(layout: _Layout, files: Mapping[str, bytes], place: Path) -> Parts:
+def _splits(layout: _Layout, files: Mapping[str, bytes], place: Path) -> Splits:
     read = _binary if layout.label_bytes else _python
 
     def part(names: Iterable[str]) -> Images:
@@ -171,7 +171,7 @@ def _parts(layout: _Layout, files: Mapping[str, bytes], place: Path) -> Parts:
             labels=torch.from_numpy(np.concatenate(labels)).long(),
         )
 
-    return Parts(
+    return Splits(
         classes=_names(layout, files.get(layout.names), place / layout.names),
         size=SIZE,
         train=part(layout.train),

@@ -15,7 +15,7 @@ import torch
 
 from repopt.data.cached import cached
 from repopt.data.decoding import ENDINGS, decode, find_broken, sides
-from repopt.data.images import ImageFiles, Images, Parts, balanced
+from repopt.data.images import ImageFiles, Images, Splits, balanced
 from repopt.plans.patterns import listed
 
 SIZE = 224
@@ -32,7 +32,7 @@ def read_folder(
     cache: Path | None = None,
     broken: Literal["raise", "skip"] = "raise",
     resident: int = RESIDENT,
-) -> Parts:
+) -> Splits:
     """Reads class folders.
 
     Args:
@@ -57,11 +57,11 @@ def read_folder(
             _, faults = cached(paths, "broken", cache, lambda: (torch.empty(0), find_broken(paths)))
             _report(faults, paths, broken)
             train, val = _without(faults, train, val)
-        return Parts(classes=classes, size=size, train=train, val=val, digest=_digest(path, train, val))
+        return Splits(classes=classes, size=size, train=train, val=val, digest=_digest(path, train, val))
     pixels, faults = cached(paths, str(size), cache, lambda: decode(paths, size))
     _report(faults, paths, broken)
     train, val = _without(faults, train, val)
-    return Parts(
+    return Splits(
         classes=classes,
         size=size,
         train=Images(pixels=pixels[: len(train)], labels=train.labels),

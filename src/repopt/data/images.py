@@ -1,6 +1,6 @@
 """Labelled images: pixels in memory for small sets, the names of files for large ones.
 
-What every source of data gives is `Parts`: the classes, a training part and a validation part.
+Every source of data gives `Splits`: the classes, a training split and a validation split.
 """
 
 from collections.abc import Sequence
@@ -66,14 +66,14 @@ class ImageFiles:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Parts:
+class Splits:
     """What a source holds.
 
     Attributes:
         classes: names, by label.
         size: side of the images.
-        train: the training part.
-        val: the validation part.
+        train: the training split.
+        val: the validation split.
         digest: of the list of files; None where the pixels are there to be digested.
     """
 
@@ -85,22 +85,22 @@ class Parts:
 
 
 def balanced(labels: Tensor, count: int) -> Tensor:
-    """The rows of `count` images, as many of each class as there are: always the same ones, in their order.
+    """The rows of `count` images, balanced over the classes: always the same ones, in ascending order.
 
     Args:
         labels: of all images.
-        count: how many; all of them where there are fewer.
+        count: how many; all of them if there are fewer.
     """
     shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(_SPLIT_SEED))
     by_class = shuffled[labels[shuffled].argsort(stable=True)]
     sizes = torch.bincount(labels)
     first = (sizes.cumsum(0) - sizes)[labels[by_class]]
-    turn = torch.arange(len(labels)) - first  # the how-manieth image of its class
+    turn = torch.arange(len(labels)) - first  # 0 for the first image of its class, 1 for the second
     return by_class[turn.argsort(stable=True)][:count].sort().values
 
 
 def resized(pixels: Tensor, size: int) -> Tensor:
-    """Images of another side, as float32 from 0 to 255; the same ones where the side is theirs already."""
+    """Images of another side, as float32 from 0 to 255; unchanged if they have it already."""
     if tuple(pixels.shape[2:]) == (size, size):
         return pixels
     return F.interpolate(pixels.float(), (size, size), mode="bilinear", antialias=True)
@@ -122,6 +122,6 @@ def named_classes(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
 def _check_labels(labels: Tensor, count: int) -> None:
     if labels.dtype != torch.int64 or tuple(labels.shape) != (count,):
         raise ValueError(
-            f"the labels are {labels.dtype} of shape {tuple(labels.shape)}: {count} images want torch.int64 of shape "
+            f"the labels are {labels.dtype} of shape {tuple(labels.shape)}: {count} images need torch.int64 of shape "
             f"({count},)"
         )

@@ -7,13 +7,16 @@ what an unbroken run gets from there, and ranks get the rows that one process wo
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from repopt.data.augment import Augmentation, apply, draw, mixed_seed, scaled, scaling
 from repopt.data.images import ImageFiles, Images, resized
-from repopt.data.streaming import EvalSamples, FileStream, TrainSamples
+
+if TYPE_CHECKING:
+    from repopt.data.streaming import FileStream
 
 Batch = tuple[Tensor, Tensor]
 
@@ -25,7 +28,7 @@ class TrainBatches:
     """The batches of a training run.
 
     Args:
-        images: the training part of a data set.
+        images: the training split of a data set.
         augmentation: what is done to the images.
         batch_size: of all ranks together.
         size: side of the images that are given out.
@@ -62,16 +65,7 @@ class TrainBatches:
         workers: int = 0,
     ) -> None:
         _check(batch_size, size, rank, world_size)
-        if batch_size > len(images):
-            raise ValueError(
-                f"a batch of {batch_size} is larger than the data of {len(images)} images: give a batch size of at "
-                f"most {len(images)}"
-            )
-        if batch_size % world_size:
-            raise ValueError(
-                f"a batch of {batch_size} cannot be shared by {world_size} processes: give a batch size that is a "
-                f"multiple of {world_size}"
-            )
+        _check_share(batch_size, len(images), world_size)
         self.batch_size, self.size, self.device, self.seed = batch_size, size, device, seed
         share = batch_size // world_size
         self._share = slice(rank * share, (rank + 1) * share)
@@ -82,15 +76,24 @@ class TrainBatches:
         self._augmentation = augmentation
         self._stream: FileStream | None = None
         if isinstance(images, Images):
-            if augmentation.randaugment is not None:  # now rather than at the first batch
-                apply(images.pixels[:0], torch.empty(0), augmentation, size)
-            self._pixels = images.pixels.to(device)
-            self._group = max(1, _GROUP // (4 * share * images.pixels.shape[1] * size * size))
+            self._hold(images, share)
         else:
-            samples = TrainSamples(images, augmentation, size=size, seed=seed)
-            self._stream = FileStream(samples, device=device, workers=workers)
-            # what is left for the device
-            self._augmentation = replace(augmentation, resized_crop=None, flip=False, randaugment=None)
+            self._open(images, workers)
+
+    def _hold(self, images: Images, share: int) -> None:
+        """Moves the images to the device, for good."""
+        if self._augmentation.randaugment is not None:  # fails here rather than at the first batch
+            apply(images.pixels[:0], torch.empty(0), self._augmentation, self.size)
+        self._pixels = images.pixels.to(self.device)
+        self._group = max(1, _GROUP // (4 * share * images.pixels.shape[1] * self.size * self.size))
+
+    def _open(self, files: ImageFiles, workers: int) -> None:
+        """Starts workers that decode, crop and flip; the rest of the augmentation is left for the device."""
+        from repopt.data.streaming import FileStream, TrainSamples
+
+        samples = TrainSamples(files, self._augmentation, size=self.size, seed=self.seed)
+        self._stream = FileStream(samples, device=self.device, workers=workers)
+        self._augmentation = replace(self._augmentation, resized_crop=None, flip=False, randaugment=None)
 
     def __len__(self) -> int:
         return self._count // self.batch_size
@@ -149,7 +152,7 @@ class EvalBatches:
     """A data set in order, each image once over all ranks, the last batch as short as it comes.
 
     Args:
-        images: the validation part of a data set.
+        images: the validation split of a data set.
         batch_size: of one rank.
         size: side of the images that are given out; others are resized.
         mean: of each channel, on a scale from 0 to 1.
@@ -183,7 +186,12 @@ class EvalBatches:
         if isinstance(images, Images):
             self._pixels = images.pixels.to(device)
         else:
-            self._stream = FileStream(EvalSamples(images, size=size), device=device, workers=workers)
+            self._open(images, workers)
+
+    def _open(self, files: ImageFiles, workers: int) -> None:
+        from repopt.data.streaming import EvalSamples, FileStream
+
+        self._stream = FileStream(EvalSamples(files, size=self.size), device=self.device, workers=workers)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -201,3 +209,15 @@ def _check(batch_size: int, size: int, rank: int, world_size: int) -> None:
         raise ValueError(f"batch_size and size must be at least 1, not {batch_size} and {size}")
     if not 0 <= rank < world_size:
         raise ValueError(f"rank must be in 0 to {world_size - 1} with {world_size} processes, not {rank}")
+
+
+def _check_share(batch_size: int, count: int, world_size: int) -> None:
+    if batch_size > count:
+        raise ValueError(
+            f"a batch of {batch_size} is larger than the data of {count} images: give a batch size of at most {count}"
+        )
+    if batch_size % world_size:
+        raise ValueError(
+            f"a batch of {batch_size} cannot be shared by {world_size} processes: give a batch size that is a multiple "
+            f"of {world_size}"
+        )

@@ -1,4 +1,4 @@
-"""The formats: how each is written and loaded again, and how closely it must agree with what it was written from.
+"""The formats: how each is written and loaded again, and how closely it must agree with its origin.
 
 | format | what it is | agreement |
 |---|---|---|
@@ -25,8 +25,8 @@ from repopt.models import create_model
 from repopt.models.saved import CONFIG, WEIGHTS
 from repopt.quantize.onnx_files import Agreement, onnx_runner, write_onnx
 
-Name = Literal["onnx", "onnx-int8", "torch-export", "safetensors"]
-Run = Callable[[Tensor], Tensor]
+FormatName = Literal["onnx", "onnx-int8", "torch-export", "safetensors"]
+Forward = Callable[[Tensor], Tensor]
 
 METADATA = "repopt.json"  # among a .pt2 archive's extra files
 
@@ -56,14 +56,14 @@ class Normalized(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
+class Deployment:
     """What is written.
 
     Attributes:
         module: in its deploy form.
-        example: an image as it takes them, in a batch of one.
-        config: what is said of it: model, options, classes, recipe, and how images must come.
-        opset: that is asked for.
+        example: an image as the module takes it, in a batch of one.
+        config: for the user: model, options, classes, recipe, and how images must be prepared.
+        opset: of ONNX, torch's default unless given.
     """
 
     module: nn.Module
@@ -72,30 +72,32 @@ class Subject:
     opset: int | None
 
 
-def _write_onnx(subject: Subject, path: Path, *, optimize: bool = True) -> Run:
-    metadata = {name: value if isinstance(value, str) else json.dumps(value) for name, value in subject.config.items()}
-    write_onnx(subject.module, path, subject.example, metadata=metadata, opset=subject.opset)
+def _write_onnx(deployment: Deployment, path: Path, *, optimize: bool = True) -> Forward:
+    metadata = {
+        name: value if isinstance(value, str) else json.dumps(value) for name, value in deployment.config.items()
+    }
+    write_onnx(deployment.module, path, deployment.example, metadata=metadata, opset=deployment.opset)
     return onnx_runner(path, optimize=optimize)
 
 
-def _write_program(subject: Subject, path: Path) -> Run:
-    two = subject.example.repeat(2, 1, 1, 1)  # a batch of one would be taken for a constant
-    program = torch.export.export(subject.module, (two,), dynamic_shapes=({0: torch.export.Dim("batch")},))
-    torch.export.save(program, path, extra_files={METADATA: json.dumps(subject.config)})
-    loaded: Run = torch.export.load(path).module()
+def _write_program(deployment: Deployment, path: Path) -> Forward:
+    two = deployment.example.repeat(2, 1, 1, 1)  # a batch of one would be taken for a constant
+    program = torch.export.export(deployment.module, (two,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    torch.export.save(program, path, extra_files={METADATA: json.dumps(deployment.config)})
+    loaded: Forward = torch.export.load(path).module()
     return loaded
 
 
-def _write_weights(subject: Subject, path: Path) -> Run:
-    tensors = {name: value.contiguous() for name, value in subject.module.state_dict().items()}
+def _write_weights(deployment: Deployment, path: Path) -> Forward:
+    tensors = {name: value.contiguous() for name, value in deployment.module.state_dict().items()}
     save_file(tensors, path / WEIGHTS, metadata={"format": "pt"})
-    (path / CONFIG).write_text(json.dumps(subject.config, indent=2) + "\n")
+    (path / CONFIG).write_text(json.dumps(deployment.config, indent=2) + "\n")
     return create_model(path).eval()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """How a format is written, and what is asked of it.
+    """How a format is written, and how closely it must agree.
 
     Attributes:
         name: of the file or folder in a run.
@@ -104,12 +106,12 @@ class Format:
         needs: packages.
         images: how many it is compared on.
         origin: what it is compared with.
-        difference: how far an image's logits may be away at most, relative to the largest of them.
+        difference: how far an image's logits may be off, relative to the largest of them.
         top1: share of the images whose class must be the same.
     """
 
     name: str
-    write: Callable[[Subject, Path], Run]
+    write: Callable[[Deployment, Path], Forward]
     place: Callable[[Path], Any] = replacing
     needs: tuple[str, ...] = ()
     images: int = 72
@@ -124,13 +126,13 @@ class Format:
         asked = f"at least {self.top1:.0%} of the classes" if self.top1 else f"at most {self.difference:.0e}"
         raise RuntimeError(
             f"the exported model does not agree with the {self.origin} and was not kept: on {agreement.images} images "
-            f"its logits are up to {agreement.difference:.1e} away and {agreement.top1:.2%} of the classes are the "
+            f"its logits are up to {agreement.difference:.1e} off and {agreement.top1:.2%} of the classes are the "
             f"same, where {asked} is asked"
         )
 
 
 _ONNX = ("onnx", "onnxscript", "onnxruntime")
-FORMATS: Mapping[Name, Format] = {
+FORMATS: Mapping[FormatName, Format] = {
     "onnx": Format(name="model.onnx", write=_write_onnx, needs=_ONNX),
     "onnx-int8": Format(
         name="model-int8.onnx",

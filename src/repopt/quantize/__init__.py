@@ -1,8 +1,8 @@
-"""INT8, by torchao and ONNX Runtime: after training or with a short one, what it costs, and which layer it costs at."""
+"""INT8 by torchao and ONNX Runtime: after training or with a short one, what it costs, and at which layer."""
 
 from repopt.quantize.calibration import calibration_batches, trimmed
 from repopt.quantize.pt2e import post_training
-from repopt.quantize.quantizing import Quantized, quantize_run
+from repopt.quantize.quantizing import Quantized, QuantizeJob, quantize_run
 from repopt.quantize.sensitivity import LayerCost, layer_costs
 from repopt.quantize.setting import Int8
 from repopt.quantize.timing import Timing
@@ -10,6 +10,7 @@ from repopt.quantize.timing import Timing
 __all__ = [
     "Int8",
     "LayerCost",
+    "QuantizeJob",
     "Quantized",
     "Timing",
     "calibration_batches",

@@ -1,7 +1,7 @@
 """The images that activations are measured on: some of the training set, always the same ones.
 
-An activation's range serves all images. One odd image that drives it far beyond the others leaves these a few of 256
-steps, so that such images can be trimmed away.
+An activation has one range for all images. An odd image that goes far beyond the others leaves them only a few of the
+256 steps, so such images can be trimmed away.
 """
 
 import copy
@@ -19,12 +19,12 @@ from repopt.train.runs import Trained, check_data, image_format
 
 
 def calibration_batches(trained: Trained, data: DataSet, images: int, batch_size: int = 50) -> list[Tensor]:
-    """Training images as the model takes them: not augmented, as many of each class as there are.
+    """Training images as the model takes them: not augmented, balanced over the classes.
 
     Args:
         trained: the model, with the size, mean and deviation of its images.
         data: where the images come from.
-        images: how many, as far as there are.
+        images: how many; all of them if there are fewer.
         batch_size: images in a batch.
     """
     check_data(trained, data)
@@ -36,12 +36,12 @@ def calibration_batches(trained: Trained, data: DataSet, images: int, batch_size
 
 @torch.no_grad()
 def trimmed(model: nn.Module, batches: Sequence[Tensor], share: float) -> list[Tensor]:
-    """The images without a share of them: those whose activations go furthest beyond the median image's, at any layer.
+    """Leaves out a share of the images: those whose activations go furthest beyond the median image's, at any layer.
 
     Args:
         model: in the form that is to be quantized; it is left as it is.
         batches: of images as the model takes them.
-        share: that is left out, to the nearest number of images.
+        share: to leave out, rounded to whole images.
     """
     check_batches(model, batches)
     check_share(share)

@@ -1,8 +1,8 @@
 """ONNX files: write one of any module, run it by ONNX Runtime, and say how far its outputs are from torch's.
 
-A file stands alone: weights inside, the batch dynamic, `images` in and `logits` out, what a user must know of it in its
-metadata. An INT8 program of torchao is written as QuantizeLinear and DequantizeLinear around float operators, of which
-ONNX Runtime makes integer kernels.
+A file stands alone: weights inside, a dynamic batch, `images` in and `logits` out, and in its metadata what a user must
+know. An INT8 program of torchao becomes QuantizeLinear and DequantizeLinear around float operators, which ONNX Runtime
+turns into integer kernels.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from repopt.files import replacing
 
 IMAGES, LOGITS = "images", "logits"
-# torch's operators are written for the first of these, and it knows none past the last
+# torch writes for the first of these, and knows none past the last
 OPSETS = range(18, 24)
 
 
@@ -28,7 +28,7 @@ class Agreement:
     """How far outputs are from those that they should be.
 
     Attributes:
-        difference: the largest of an image's logits, relative to the largest of its expected logits; over all images.
+        difference: the largest over all images, relative to the image's largest expected logit.
         top1: share of the images whose largest logit is the same one.
         images: how many were compared.
     """
@@ -62,7 +62,7 @@ def write_onnx(
     check_opset(opset)
     need("onnx", "onnxscript")
     two = example[:1].repeat(2, *[1] * (example.ndim - 1))  # a batch of one would be taken for a constant
-    # what torch and onnxscript warn of here is of their own making
+    # torch and onnxscript warn of their own internals here
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), torch.no_grad():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
@@ -95,8 +95,8 @@ def onnx_runner(path: str | Path, *, optimize: bool = True) -> Callable[[Tensor]
 
     Args:
         path: the file.
-        optimize: let ONNX Runtime rewrite the graph for speed, which makes integer kernels of INT8; without, every
-            operator is computed as the file says.
+        optimize: let ONNX Runtime rewrite the graph for speed, with integer kernels for INT8; otherwise every operator
+            is computed as the file has it.
     """
     need("onnxruntime")
     import onnxruntime

@@ -2,10 +2,10 @@
 
     x_q  =  clamp(round(x / s) + z, q_min, q_max)
 
-A prepared program holds a fake quantization in front of every weight and input that will be INT8. It starts switched
-off and measures; switched on, it computes what the INT8 program will. So one prepared program serves calibration, each
-layer on its own (`sensitivity`), and, in train mode, quantization-aware training (`qat`). A converted program has the
-integer weights; torch.compile makes INT8 kernels of it (`timing`).
+A prepared program has a fake quantization in front of every weight and input that will be INT8. Switched off, it only
+measures; switched on, it computes what the INT8 program will. So one prepared program serves calibration, the cost of
+each layer (`sensitivity`) and, in train mode, quantization-aware training (`qat`). A converted program has the integer
+weights, and torch.compile turns it into INT8 kernels (`timing`).
 """
 
 import copy
@@ -107,7 +107,7 @@ def load_program(path: Path) -> GraphModule:
 
         program: GraphModule = torch.export.load(path).module(check_guards=False)
         allow_exported_model_train_eval(program)
-    program._forward_pre_hooks.clear()  # they insist on the size that was exported; the operators take any
+    program._forward_pre_hooks.clear()  # they insist on the exported size; the operators take any
     return program
 
 
@@ -139,7 +139,7 @@ def switch_(prepared: GraphModule, *, measure: bool, quantize: bool) -> None:
 
 @contextmanager
 def quiet_torchao() -> Iterator[None]:
-    """Keeps torchao from speaking of libraries that it does not need here, and of itself.
+    """Silences torchao's warnings of libraries that are not needed here, also those of its import.
 
     Raises:
         ImportError: it is not installed.
@@ -172,7 +172,7 @@ def _measure_in_training_only_(prepared: GraphModule) -> None:
 def _exported(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
     device = next(model.parameters()).device
     two = example[:1].repeat(2, 1, 1, 1).to(device)  # a batch of one would be taken for a constant
-    # strict, as older torch without it does not say which layer an operator is from, and torchao finds no layer then
+    # strict: without it, older torch does not say which layer an operator is from, and torchao finds no layers
     return torch.export.export(model, (two,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=True)
 
 

@@ -1,8 +1,8 @@
 """Quantization-aware training: the run's own recipe, short and slow, with the rounding of INT8 in the forward pass.
 
 Fake quantizations round in the forward pass and let gradients through. Batch norms are folded into the weights before
-these are rounded, and go on measuring. A converted RepVGG has no norms any more: it is trained as it is, kernels and
-biases, which is all that can be done with it, or from the plain model that `plain_from_repvgg` makes of it.
+these are rounded, and keep measuring. A converted RepVGG has no norms left: only its kernels and biases can be trained,
+or else the plain model that `plain_from_repvgg` makes of it.
 """
 
 import copy
@@ -15,7 +15,7 @@ from torch.fx import GraphModule
 from repopt.data import DataSet
 from repopt.quantize.pt2e import convert, prepare
 from repopt.quantize.setting import Int8
-from repopt.train.loop import Run
+from repopt.train.loop import Trainer
 from repopt.train.methods import Subject
 from repopt.train.recipe import Recipe
 
@@ -57,5 +57,5 @@ def quantization_aware(
     size = recipe.size or data.size
     example = torch.zeros(2, data.channels, size, size)
     prepared = prepare(copy.deepcopy(model).to(device), example, setting, training=True)
-    Run(Subject(method="sgd", model=prepared), data, recipe, None, device=device, quiet=quiet).fit()
+    Trainer(Subject(method="sgd", model=prepared), data, recipe, None, device=device, quiet=quiet).fit()
     return convert(prepared.cpu())

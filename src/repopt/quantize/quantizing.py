@@ -1,8 +1,8 @@
-"""From a trained run to INT8 and what it costs: accuracy and size of both, and how fast they are on this CPU."""
+"""From a trained run to INT8 and its cost: accuracy and size of both models, and how fast they are on this CPU."""
 
 import json
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,28 +21,64 @@ from repopt.quantize.pt2e import calibrated, load_program, quiet_torchao, save_p
 from repopt.quantize.qat import EPOCHS, qat_recipe, quantization_aware
 from repopt.quantize.sensitivity import LayerCost, layer_costs
 from repopt.quantize.setting import Int8
-from repopt.quantize.timing import WAYS, Timing, measure_speed
+from repopt.quantize.timing import SPEEDS, Timing, measure_speed
 from repopt.train.distributed import World
-from repopt.train.evaluation import evaluate
 from repopt.train.recipe import Recipe
 from repopt.train.runs import Trained, image_format, load_run, read_json, run_data, run_recipe
+from repopt.train.step import evaluate
 
-Method = Literal["ptq", "qat"]
-# as it is deployed; with the norms and branches of training; a converted RepVGG that was given norms again
+Int8Method = Literal["ptq", "qat"]
+# as it is deployed; with the norms and branches of training; a converted RepVGG with norms put back
 Form = Literal["auto", "deployed", "trained", "plain"]
 
 FILES = {"x86": "program.pt2", "onnxruntime": "model.onnx"}
 _IMAGES_FOR_LAYERS = 500
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizeJob:
+    """How a run is quantized, and what is measured.
+
+    Attributes:
+        method: `ptq` after training, or `qat` with a short training.
+        setting: backend, weights, calibrator.
+        form: of the model that is quantized; `auto` is deployed, or for QAT as it was trained.
+        data: the run's own unless given.
+        limit: keep that many images of the data.
+        epochs: of QAT.
+        lr: of QAT; a hundredth of the run's unless given.
+        layers: measure every layer on its own too, for PTQ by x86.
+        timing: how to time float eager, float compiled and INT8 on this CPU; not at all unless given.
+    """
+
+    method: Int8Method = "ptq"
+    setting: Int8 = field(default_factory=Int8)
+    form: Form = "auto"
+    data: str | None = None
+    limit: int | None = None
+    epochs: int = EPOCHS
+    lr: float | None = None
+    layers: bool = False
+    timing: Timing | None = None
+
+    def __post_init__(self) -> None:
+        if self.layers and (self.method, self.setting.backend) != ("ptq", "x86"):
+            raise ValueError("layers are measured for PTQ by x86 alone: leave --layers out")
+        if self.setting.trim and self.method == "qat":
+            raise ValueError("QAT measures activations while it trains, on all images: leave --trim out")
+        if self.timing and self.timing.size and self.setting.backend == "onnxruntime":
+            raise ValueError("an ONNX file takes images of the run's own size: leave --speed-size out")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quantized:
-    """What became of a run.
+    """The result of a quantization.
 
     Attributes:
         file: the INT8 model.
-        record: setting, accuracies, sizes and speeds, flat, as quantized.json has them.
-        layers: by layer, where it was asked for.
+        record: setting, accuracies, sizes and speeds, flat, as in quantized.json.
+        layers: the cost of each layer, where it was asked for.
         trouble: why there are no speeds, where they were asked for.
     """
 
@@ -52,19 +88,43 @@ class Quantized:
     trouble: str | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Prepared:
+    """Everything that is loaded before anything is computed.
+
+    Attributes:
+        trained: the float model.
+        recipe: that it was trained by.
+        data: normalized as the model wants it.
+        batches: to calibrate on.
+        form: that is quantized.
+        model: in that form.
+        training: the recipe of QAT, None for PTQ.
+    """
+
+    trained: Trained
+    recipe: Recipe
+    data: DataSet
+    batches: list[Tensor]
+    form: Form
+    model: nn.Module
+    training: Recipe | None
+
+    def accuracy(self, model: nn.Module, device: torch.device) -> float:
+        """Of the float model or the INT8 one, in float32 outside of it."""
+        recipe = replace(self.recipe, precision="fp32")
+        options = {"batch_size": recipe.eval_batch, "workers": recipe.workers, **image_format(self.trained)}
+        batches = EvalBatches(self.data.val, device=device, **options)
+        score = evaluate(model.to(device), batches, recipe, device=device, world=World())
+        model.cpu()
+        return score.accuracy
+
+
 def quantize_run(
     run: str | Path,
+    job: QuantizeJob | None = None,
     *,
-    method: Method = "ptq",
-    setting: Int8 | None = None,
-    form: Form = "auto",
-    data: str | None = None,
     out: str | Path | None = None,
-    epochs: int = EPOCHS,
-    lr: float | None = None,
-    limit: int | None = None,
-    layers: bool = False,
-    timing: Timing | None = None,
     device: torch.device | None = None,
     quiet: bool = False,
 ) -> Quantized:
@@ -72,105 +132,99 @@ def quantize_run(
 
     Args:
         run: the run folder.
-        method: `ptq` after training, or `qat` with a short one.
-        setting: backend, weights, calibrator.
-        form: of the model that is quantized: deployed, or for QAT as it was trained, unless given.
-        data: the run's own unless given.
-        out: a folder that is not there yet, RUN/int8 unless given.
-        epochs: of QAT.
-        lr: of QAT; a hundredth of the run's unless given.
-        limit: keep that many images of the data.
-        layers: measure every layer on its own too, for PTQ by torchao.
-        timing: time float eager, float compiled and INT8 on this CPU so.
+        job: how; PTQ for x86 unless given.
+        out: a folder that does not exist yet, RUN/int8 unless given.
         device: where QAT and evaluation are computed; ONNX Runtime computes on the CPU.
         quiet: show no progress.
     """
-    run, setting = Path(run), setting or Int8()
+    run, job, device = Path(run), job or QuantizeJob(), device or _CPU
     out = run / "int8" if out is None else Path(out)
-    where = torch.device("cpu") if device is None else device
-    trained, recipe = load_run(run), run_recipe(run)
     if out.exists():
         raise ValueError(f"there is {str(out)!r} already: give another --out")
-    if layers and (method, setting.backend) != ("ptq", "x86"):
-        raise ValueError("layers are measured for PTQ by x86 alone: leave --layers out")
-    if setting.trim and method == "qat":
-        raise ValueError("QAT measures activations while it trains, on all images: leave --trim out")
-    if timing and timing.size and setting.backend == "onnxruntime":
-        raise ValueError("an ONNX file takes images of the run's own size: leave --speed-size out")
-    _check_installed(setting)
-    found = run_data(run, data, limit=limit)
-    batches = calibration_batches(trained, found, setting.images)
-    # the model's own normalization, whichever images these are
-    found = replace(found, mean=tuple(trained.config["mean"]), std=tuple(trained.config["std"]))
-    chosen = _form(trained.model, method) if form == "auto" else form
-    model = shaped(trained.model, chosen, batches)
-    if setting.trim:
-        batches = trimmed(model, batches, setting.trim)
-    training = qat_recipe(recipe, epochs=epochs, lr=lr) if method == "qat" else None
+    prepared = _prepare(run, job)
+    say = Console(stderr=True, quiet=quiet, style="dim", highlight=False).print
     allow_tf32(False)  # both models in float32
-    tell = Console(stderr=True, quiet=quiet, style="dim", highlight=False).print
-    tell(f"evaluating the float model on {len(found.val):,} images")
-    before = _accuracy(trained.model, trained, found, recipe, where)
-    record = {
-        "run": str(run),
-        "model": trained.config["model"],
-        "trained_by": read_json(run, "run.json")["method"],
-        "epochs": recipe.epochs,
-        "kernel": recipe.kernel,
-        "seed": recipe.seed,
-        "method": method,
-        "qat_epochs": training and training.epochs,
-        "qat_lr": training and training.lr,
-        **asdict(setting),
-        "calibrator": None if training else setting.chosen,
-        "form": chosen,
-        "data": found.name,
-        "val_images": len(found.val),
-        "float_accuracy": before,
-    }
+    say(f"evaluating the float model on {len(prepared.data.val):,} images")
+    before = prepared.accuracy(prepared.trained.model, device)
+    record = {**_about(run, job, prepared), "float_accuracy": before}
     with placing_folder(out) as unfinished:
-        file = unfinished / FILES[setting.backend]
-        tell("training with the rounding in place" if training else f"calibrating on {sum(map(len, batches)):,} images")
-        _write_int8(model, found, batches, setting, file, training=training, device=where, quiet=quiet)
-        int8 = OnnxModel(file) if setting.backend == "onnxruntime" else load_program(file)
-        here = torch.device("cpu") if setting.backend == "onnxruntime" else where
-        tell("evaluating the INT8 model")
-        after = _accuracy(int8, trained, found, recipe, here)
+        file = unfinished / FILES[job.setting.backend]
+        images = sum(map(len, prepared.batches))
+        say("training with the rounding in place" if prepared.training else f"calibrating on {images:,} images")
+        _write_int8(prepared, job.setting, file, device=device, quiet=quiet)
+        say("evaluating the INT8 model")
+        after = _int8_accuracy(prepared, file, device)
         record |= {"int8_accuracy": after, "drop": before - after}
-        record |= {"float_bytes": _weight_bytes(deploy(trained.model)), "int8_bytes": file.stat().st_size}
-        record |= environment(where)
-        if layers:
-            tell("measuring every layer")
-        costs = _layers(model, trained, batches, found, setting) if layers else []
-        if timing:
-            tell("timing float and INT8")
-        speeds, trouble = _speeds(run, file, trained, timing)
+        record |= {"float_bytes": _weight_bytes(deploy(prepared.trained.model)), "int8_bytes": file.stat().st_size}
+        record |= environment(device)
+        if job.layers:
+            say("measuring every layer")
+        costs = _layers(prepared, job.setting) if job.layers else []
+        if job.timing:
+            say("timing float and INT8")
+        speeds, trouble = _speeds(run, file, prepared.trained, job.timing)
         record |= speeds
         _write_record(unfinished, record, costs)
     return Quantized(file=out / file.name, record=record, layers=costs, trouble=trouble)
 
 
-def _write_int8(
-    model: nn.Module,
-    data: DataSet,
-    batches: list[Tensor],
-    setting: Int8,
-    file: Path,
-    *,
-    training: Recipe | None,
-    device: torch.device,
-    quiet: bool,
-) -> None:
-    """Writes the INT8 model, trained on by a recipe or calibrated alone."""
+def _prepare(run: Path, job: QuantizeJob) -> _Prepared:
+    trained, recipe = load_run(run), run_recipe(run)
+    _check_installed(job.setting)
+    data = run_data(run, job.data, limit=job.limit)
+    batches = calibration_batches(trained, data, job.setting.images)
+    form = _auto_form(trained.model, job.method) if job.form == "auto" else job.form
+    model = shaped(trained.model, form, batches)
+    return _Prepared(
+        trained=trained,
+        recipe=recipe,
+        data=replace(data, mean=tuple(trained.config["mean"]), std=tuple(trained.config["std"])),
+        batches=trimmed(model, batches, job.setting.trim) if job.setting.trim else batches,
+        form=form,
+        model=model,
+        training=qat_recipe(recipe, epochs=job.epochs, lr=job.lr) if job.method == "qat" else None,
+    )
+
+
+def _about(run: Path, job: QuantizeJob, prepared: _Prepared) -> dict[str, Any]:
+    recipe, training = prepared.recipe, prepared.training
+    return {
+        "run": str(run),
+        "model": prepared.trained.config["model"],
+        "trained_by": read_json(run, "run.json")["method"],
+        "epochs": recipe.epochs,
+        "kernel": recipe.kernel,
+        "seed": recipe.seed,
+        "method": job.method,
+        "qat_epochs": training and training.epochs,
+        "qat_lr": training and training.lr,
+        **asdict(job.setting),
+        "calibrator": None if training else job.setting.chosen,
+        "form": prepared.form,
+        "data": prepared.data.name,
+        "val_images": len(prepared.data.val),
+    }
+
+
+def _write_int8(prepared: _Prepared, setting: Int8, file: Path, *, device: torch.device, quiet: bool) -> None:
+    """Writes the INT8 model: calibrated alone, or trained on by a recipe."""
+    model, batches, training = prepared.model, prepared.batches, prepared.training
     if training is None and setting.backend == "onnxruntime":
         post_training_onnx(model, batches, setting, file)
         return
     if training is None:
         program = calibrated(model.to(device), batches, setting).cpu()
     else:
-        program = quantization_aware(model, data, training, setting, device=device, quiet=quiet)
+        program = quantization_aware(model, prepared.data, training, setting, device=device, quiet=quiet)
     write = save_program if setting.backend == "x86" else write_onnx
     write(program, file, batches[0])
+
+
+def _int8_accuracy(prepared: _Prepared, file: Path, device: torch.device) -> float:
+    """Of the model as it was written."""
+    if file.suffix == ".onnx":
+        return prepared.accuracy(OnnxModel(file), _CPU)
+    return prepared.accuracy(load_program(file), device)
 
 
 def shaped(model: nn.Module, form: Form, images: list[Tensor]) -> nn.Module:
@@ -184,46 +238,37 @@ def shaped(model: nn.Module, form: Form, images: list[Tensor]) -> nn.Module:
     return deploy(model)
 
 
-def _form(model: nn.Module, method: Method) -> Form:
-    """QAT wants norms; a multi-branch model has none that are left after its conversion."""
+def _auto_form(model: nn.Module, method: Int8Method) -> Form:
+    """QAT needs norms, and a multi-branch model has none left after its conversion."""
     branched = isinstance(model, RepVGG | RepGhostNet) and not isinstance(model, RepOptGhostNet)
     return "deployed" if method == "ptq" or branched else "trained"
 
 
-def _accuracy(model: nn.Module, trained: Trained, data: DataSet, recipe: Recipe, device: torch.device) -> float:
-    batches = EvalBatches(
-        data.val, batch_size=recipe.eval_batch, device=device, workers=recipe.workers, **image_format(trained)
-    )
-    exact = replace(recipe, precision="fp32")
-    score = evaluate(model.to(device), batches, exact, device=device, world=World())
-    model.cpu()
-    return score.accuracy
-
-
-def _layers(model: nn.Module, trained: Trained, batches: list[Tensor], data: DataSet, setting: Int8) -> list[LayerCost]:
-    images = calibration_batches(trained, replace(data, train=data.val), _IMAGES_FOR_LAYERS)
-    return layer_costs(model.cpu(), batches, images, setting)
+def _layers(prepared: _Prepared, setting: Int8) -> list[LayerCost]:
+    on_validation = replace(prepared.data, train=prepared.data.val)
+    images = calibration_batches(prepared.trained, on_validation, _IMAGES_FOR_LAYERS)
+    return layer_costs(prepared.model.cpu(), prepared.batches, images, setting)
 
 
 def _speeds(run: Path, file: Path, trained: Trained, timing: Timing | None) -> tuple[dict[str, Any], str | None]:
-    """The speeds with how they were measured, and why there are none: that takes nothing from the INT8 model."""
-    chosen = timing and replace(timing, size=timing.size or image_format(trained)["size"])
-    found: dict[str, Any] = dict.fromkeys(("batch", "size", "threads")) if chosen is None else asdict(chosen)
-    told = {f"speed_{name}": found[name] for name in ("batch", "size", "threads")}
-    none = dict.fromkeys((*WAYS, "instructions"))
-    if chosen is None:
-        return {**told, "speed_hardware": None, **none}, None
-    told["speed_hardware"] = environment(torch.device("cpu"))["hardware"]
+    """The speeds and how they were measured, or why they could not be; the INT8 model is kept either way."""
+    columns = ("batch", "size", "threads")
+    none = dict.fromkeys((*SPEEDS, "instructions"))
+    if timing is None:
+        return {**dict.fromkeys(f"speed_{name}" for name in columns), "speed_hardware": None, **none}, None
+    chosen = replace(timing, size=timing.size or image_format(trained)["size"])
+    measured_on = {f"speed_{name}": getattr(chosen, name) for name in columns}
+    measured_on["speed_hardware"] = environment(_CPU)["hardware"]
     try:
-        return {**told, **measure_speed(run, file, chosen)}, None
+        return {**measured_on, **measure_speed(run, file, chosen)}, None
     except RuntimeError as error:
-        return {**told, **none}, str(error)
+        return {**measured_on, **none}, str(error)
 
 
 def _write_record(folder: Path, record: dict[str, Any], costs: list[LayerCost]) -> None:
     layers = [
         {name: None if value in (math.inf, -math.inf) else value for name, value in asdict(cost).items()}
-        for cost in costs  # JSON knows no infinity
+        for cost in costs  # JSON has no infinity
     ]
     (folder / "quantized.json").write_text(json.dumps({**record, "layers": layers}, indent=2) + "\n")
 

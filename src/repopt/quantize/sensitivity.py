@@ -1,9 +1,9 @@
-"""Which layer INT8 costs at: each layer quantized alone, and the noise behind it when all are.
+"""Which layers INT8 costs accuracy at: each layer quantized alone, and the noise behind it when all are.
 
     SNR  =  10 log10( |y|^2 / |y - y_int8|^2 )
 
-A layer that costs much alone wants a finer scale, QAT or floating point. The signal-to-noise ratio of all layers
-together shows where along the depth the signal is lost; all weights alone and all inputs alone show to which of them.
+A layer that costs much alone needs a finer scale, QAT or floating point. With all layers quantized, the ratio shows
+where along the depth the signal is lost; all weights alone and all inputs alone show which of the two loses it.
 """
 
 import copy
@@ -40,7 +40,7 @@ class LayerCost:
 def layer_costs(
     model: nn.Module, calibration: Sequence[Tensor], images: Sequence[Tensor], setting: Int8
 ) -> list[LayerCost]:
-    """The cost of INT8 by layer, in the order of computation; of all weights and of all inputs behind them.
+    """The cost of INT8 by layer, in the order of computation, then of all weights and of all inputs.
 
     Args:
         model: in the form that is to be quantized; it is left as it is.

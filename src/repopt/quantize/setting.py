@@ -8,7 +8,7 @@ Backend = Literal["x86", "onnxruntime"]
 Weights = Literal["channel", "tensor"]
 Calibrator = Literal["default", "minmax", "histogram", "entropy", "percentile"]
 
-# the ways that a backend has to choose the range of an activation, its own default first
+# how a backend can choose the range of an activation, its own default first
 CALIBRATORS: Mapping[Backend, Sequence[Calibrator]] = {
     "x86": ("histogram", "minmax"),
     "onnxruntime": ("minmax", "entropy", "percentile"),
@@ -17,14 +17,14 @@ CALIBRATORS: Mapping[Backend, Sequence[Calibrator]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Int8:
-    """Symmetric int8 weights and affine uint8 activations, the latter measured on some images.
+    """Symmetric int8 weights, and affine uint8 activations measured on some images.
 
     Attributes:
         backend: `x86` (torchao, run by torch.compile on a CPU) or `onnxruntime`.
         weights: one scale for each output `channel`, or one for the whole `tensor`.
         calibrator: how the range of an activation is chosen; the backend's own default unless given.
         images: how many are measured.
-        trim: share of them that is left out again: those that drive an activation furthest beyond the median image's.
+        trim: share of them that is left out: those that go furthest beyond the median image's activations.
 
     Example:
         >>> Int8(weights="tensor").chosen

@@ -1,7 +1,7 @@
-"""How fast: float eager, float compiled and INT8, in turns, in one process of its own.
+"""How fast a model is: float eager, float compiled and INT8, in turns, in one process of its own.
 
-The process is another one because a CPU may promise instructions that it does not have (virtual machines do so with
-AMX): the process dies then, and is started again with fewer instructions, which the result says.
+A CPU may report instructions that it does not have, as virtual machines do with AMX. The process dies then, and is
+started again with fewer instructions; the result says so.
 """
 
 import argparse
@@ -28,8 +28,7 @@ from repopt.train.runs import load_run
 _FEWER = "AVX512_CORE_VNNI"  # oneDNN's name of the instructions without AMX
 _ISA = "ONEDNN_MAX_CPU_ISA"
 
-
-WAYS = ("float_eager", "float_compiled", "int8")
+SPEEDS = ("float_eager", "float_compiled", "int8")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +39,7 @@ class Timing:
         batch: images in a batch.
         size: side of the images, the run's unless given.
         threads: of the CPU.
-        repeats: timed passes of each model, the median of which counts.
+        repeats: timed passes of each model; their median counts.
     """
 
     batch: int = 32
@@ -63,7 +62,7 @@ def measure_speed(run: Path, int8: Path, timing: Timing) -> dict[str, Any]:
         timing: on what; its size must be given.
 
     Returns:
-        Images a second by the names in `WAYS`, and `instructions` where those of the CPU could not be used.
+        Images per second by the names in `SPEEDS`, and `instructions` if the CPU's own could not be used.
 
     Raises:
         RuntimeError: it could not be measured; the message says why.
@@ -90,16 +89,17 @@ def _measure(run: Path, int8: Path, size: int, batch_size: int, threads: int, re
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(batch_size, trained.config["options"]["in_chans"], size, size, generator=generator)
     quantized = onnx_runner(int8) if int8.suffix == ".onnx" else torch.compile(load_program(int8), dynamic=False)
-    ways: dict[str, Callable[[Tensor], Tensor]] = dict(zip(WAYS, (model, torch.compile(model), quantized), strict=True))
-    for run_once in ways.values():
-        run_once(x)  # compiles
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    called = (model, torch.compile(model), quantized)
+    timed: dict[str, Callable[[Tensor], Tensor]] = dict(zip(SPEEDS, called, strict=True))
+    for forward in timed.values():
+        forward(x)  # compiles
+    seconds: dict[str, list[float]] = {name: [] for name in timed}
     for _ in range(repeats):  # in turns: what else the machine does slows all alike
-        for way, run_once in ways.items():
+        for name, forward in timed.items():
             start = time.perf_counter()
-            run_once(x)
-            seconds[way].append(time.perf_counter() - start)
-    return {way: batch_size / statistics.median(times) for way, times in seconds.items()}
+            forward(x)
+            seconds[name].append(time.perf_counter() - start)
+    return {name: batch_size / statistics.median(times) for name, times in seconds.items()}
 
 
 if __name__ == "__main__":

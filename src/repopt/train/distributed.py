@@ -17,8 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from repopt.device import chosen_device
 
-# A rank that dies closes its connections, which ends the others at once; one that is busy, as the first is with a large
-# checkpoint or a compiler, must not.
+# A rank that dies closes its connections, which ends the others at once. One that is busy, compiling or writing a large
+# checkpoint, must not end them.
 _PATIENCE = timedelta(minutes=10)
 
 T = TypeVar("T")
@@ -50,13 +50,13 @@ class World:
         return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
 
     def share_buffers(self, model: nn.Module) -> None:
-        """Gives every rank the first one's buffers: running statistics are of each rank's own images otherwise."""
+        """Gives every rank the first one's buffers: each rank's running statistics are of its own images."""
         if self.size > 1:
             for buffer in model.buffers():
                 dist.broadcast(buffer, 0)
 
     def shared(self, make: Callable[[], T]) -> T:
-        """What the first rank makes, on every rank; its error too, so that none waits for what will not come."""
+        """What the first rank makes, on every rank; its error too, so that no rank waits in vain."""
         if self.size == 1:
             return make()
         made: list[Any] = [None, None]

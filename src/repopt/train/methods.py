@@ -1,10 +1,10 @@
-"""The methods that are compared: which model is trained, by which optimizer.
+"""The methods that are compared: which model is trained, by which optimizer, and how its steps are computed.
 
 repopt      the plain model, its gradients multiplied: what this library is for
 sgd         the plain model as it is
-repvgg      the real multi-branch model, with a norm a branch; converted afterwards
-qarepvgg    the same in the form that quantizes better
-csla        the blocks that repopt imagines, written out: equal to repopt, and slower
+repvgg      the real multi-branch model, with a norm in each branch; converted afterwards
+qarepvgg    the same, in the form that quantizes better
+csla        the blocks that repopt imagines, built for real: equal to repopt, and slower
 search      the Hyper-Search model
 """
 
@@ -14,16 +14,18 @@ from inspect import signature
 from typing import Any, Literal, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from repopt import optim
+from repopt.data import DataSet, ImageFiles
 from repopt.optim.attachment import attach
 from repopt.optim.clipping import clip_grad_norm_
 from repopt.optim.decay import decay_groups
 from repopt.plans.planning import Plan, ScalesLike, plan
 from repopt.surgery.conversion import csla_model, search_model
-from repopt.train.recipe import Recipe
+from repopt.train.distributed import World
+from repopt.train.recipe import Recipe, on_cuda_unless_given
 
 Method = Literal["repopt", "sgd", "repvgg", "qarepvgg", "csla", "search"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -34,10 +36,10 @@ class Subject:
     """What is trained.
 
     Attributes:
-        method: by which method.
+        method: how.
         model: the model.
         plan: the plan of a plain model whose optimizer is re-parameterized.
-        kernels: of the blocks that the plan imagines, as drawn.
+        kernels: the branch kernels of the imagined blocks, as drawn.
     """
 
     method: Method
@@ -49,7 +51,7 @@ class Subject:
 def make_subject(
     method: Method, model: nn.Module, recipe: Recipe, *, scales: ScalesLike | None = None, drawn: bool = True
 ) -> Subject:
-    """Makes what a method trains of its model.
+    """Turns a model into what a method trains.
 
     Args:
         method: which.
@@ -86,7 +88,7 @@ def make_subject(
     return Subject(method=method, model=model, plan=planned, kernels=kernels)
 
 
-def make_optimizer(subject: Subject, recipe: Recipe, lr: Any, *, device: torch.device, graph: bool) -> Optimizer:
+def make_optimizer(subject: Subject, recipe: Recipe, lr: float | Tensor, *, graph: bool = False) -> Optimizer:
     """The recipe's optimizer, re-parameterized where the subject has a plan."""
     groups = decay_groups(subject.model, recipe.weight_decay, identity=recipe.decay_identity)
     kind = getattr(torch.optim, recipe.optimizer)
@@ -97,7 +99,7 @@ def make_optimizer(subject: Subject, recipe: Recipe, lr: Any, *, device: torch.d
     if kind is torch.optim.SGD:
         options |= {"momentum": recipe.momentum, "nesterov": recipe.nesterov and recipe.momentum > 0}
     if kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad):
-        # torch's fused SGD starts its momentum from memory as it is where GradScaler skips the first step
+        # torch's fused SGD starts its momentum from uninitialized memory if GradScaler skips the first step
         options["fused"] = kind is not torch.optim.SGD or recipe.precision != "fp16"
     if graph and kind is not torch.optim.SGD:
         options["capturable"] = True
@@ -108,15 +110,62 @@ def make_optimizer(subject: Subject, recipe: Recipe, lr: Any, *, device: torch.d
 
 
 def _has_closed_form(recipe: Recipe) -> bool:
-    """Whether repopt.optim has the recipe's optimizer; not with the decay that goes into Adam's moments."""
+    """Whether repopt.optim has the recipe's optimizer; Adam only without L2, which would go into its moments."""
     return hasattr(optim, recipe.optimizer) and not (recipe.optimizer == "Adam" and recipe.weight_decay)
 
 
 def can_be_captured(subject: Subject, recipe: Recipe) -> bool:
-    """Whether the recipe's optimizer steps without asking the host, so that a CUDA graph can replay it."""
+    """Whether the recipe's optimizer steps without reading from the device, so that a CUDA graph can replay it."""
     if subject.plan is not None and _has_closed_form(recipe):
         return True
     return recipe.optimizer == "SGD" or "capturable" in signature(getattr(torch.optim, recipe.optimizer)).parameters
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """How steps are computed: the recipe's open choices, settled for a device, a subject and its data.
+
+    Attributes:
+        size: side of the training images.
+        eval_size: side of the images in evaluation.
+        graph: replay the step as a CUDA graph.
+        compiled: torch.compile the model.
+        channels_last: memory format of the images.
+    """
+
+    size: int
+    eval_size: int
+    graph: bool
+    compiled: bool
+    channels_last: bool
+
+
+def settled(recipe: Recipe, subject: Subject, data: DataSet, device: torch.device, world: World) -> Execution:
+    """Settles what the recipe leaves open.
+
+    Raises:
+        ValueError: the recipe asks for what these processes, this device or this optimizer cannot do.
+    """
+    if recipe.batch_size % (world.size * recipe.accumulate):
+        raise ValueError(
+            f"a batch of {recipe.batch_size} cannot be computed by {world.size} processes in {recipe.accumulate} equal "
+            "parts each"
+        )
+    alone = device.type == "cuda" and world.size == 1 and not isinstance(data.train, ImageFiles)
+    static = alone and recipe.precision != "fp16" and can_be_captured(subject, recipe)
+    if recipe.graph and not static:
+        raise ValueError(
+            "only a step on one CUDA device, with data held there, another precision than fp16 and an optimizer "
+            "that torch calls capturable, can be replayed as a graph: leave --graph out"
+        )
+    size = recipe.size or data.size
+    return Execution(
+        size=size,
+        eval_size=recipe.eval_size or size,
+        graph=static if recipe.graph is None else recipe.graph,
+        compiled=on_cuda_unless_given(recipe.compile, device),
+        channels_last=on_cuda_unless_given(recipe.channels_last, device),
+    )
 
 
 def clip_(subject: Subject, max_norm: float) -> None:

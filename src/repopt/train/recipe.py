@@ -1,12 +1,13 @@
 """Recipes: everything that decides how a model is trained, as data.
 
-A recipe is a frozen dataclass, and each of the paper's is a function that returns one. lr is for `lr_batch` images: a
-batch of another size scales it linearly.
+A recipe is a frozen dataclass, and each of the paper's is a function that returns one. `lr` is for `lr_batch` images: a
+batch of another size scales it linearly. At each step it follows a linear warm-up, then half a cosine down to 0.
 """
 
 import dataclasses
 import difflib
 import json
+import math
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,6 +29,20 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "identity": get_args(IdentityStart),
     "rules": get_args(Rules),
 }
+# what fields must do, the fields that must, and whether a value does
+_RANGES: tuple[tuple[str, str, Callable[[float], bool]], ...] = (
+    (
+        "be positive",
+        "epochs batch_size lr lr_batch accumulate eval_every eval_batch clip size eval_size",
+        lambda value: value > 0,
+    ),
+    (
+        "not be negative",
+        "warmup_epochs warmup_lr momentum weight_decay mixup crop_padding workers",
+        lambda value: value >= 0,
+    ),
+    ("lie in [0, 1)", "label_smoothing ema dropout erasing", lambda value: 0 <= value < 1),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,19 +128,13 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        self._check_numbers()
-        for name in ("epochs", "batch_size", "lr", "lr_batch", "accumulate", "eval_every", "eval_batch"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"the recipe's {name} must be positive, not {getattr(self, name)}")
-        for name in ("clip", "size", "eval_size"):
-            if getattr(self, name) is not None and getattr(self, name) <= 0:
-                raise ValueError(f"the recipe's {name} must be positive, not {getattr(self, name)}")
-        for name in ("warmup_epochs", "warmup_lr", "momentum", "weight_decay", "mixup", "crop_padding", "workers"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"the recipe's {name} must not be negative, not {getattr(self, name)}")
-        for name in ("label_smoothing", "ema", "dropout", "erasing"):
-            if not 0 <= (getattr(self, name) or 0) < 1:
-                raise ValueError(f"the recipe's {name} must lie in [0, 1), not {getattr(self, name)}")
+        for each in dataclasses.fields(self):
+            self._check_number(each)
+        for wanted, names, holds in _RANGES:
+            for name in names.split():
+                value = getattr(self, name)
+                if value is not None and not holds(value):
+                    raise ValueError(f"the recipe's {name} must {wanted}, not {value}")
         if self.batch_size % self.accumulate:
             raise ValueError(f"a batch of {self.batch_size} cannot be computed in {self.accumulate} equal parts")
         if not isinstance(getattr(torch.optim, self.optimizer, None), type):
@@ -134,27 +143,23 @@ class Recipe:
             raise ValueError(
                 f"torch.optim has no {self.optimizer!r}; it has {', '.join(known[name] for name in near)} and more"
             )
-
         for name, words in _WORDS.items():
             if getattr(self, name) not in words:
                 raise ValueError(
                     f"the recipe's {name} is one of {', '.join(map(repr, words))}, not {getattr(self, name)!r}"
                 )
 
-    def _check_numbers(self) -> None:
-        """Raises unless every field that is a number is one, and a whole one where it counts something."""
-        for each in dataclasses.fields(self):
-            value, kinds = getattr(self, each.name), get_args(each.type) or (each.type,)
-            if not {int, float} & set(kinds) or (value is None and type(None) in kinds):
-                continue
-            if each.name == "start" and value in get_args(Counting):
-                continue
-            whole = float not in kinds
-            if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
-                words = " or ".join((*map(repr, get_args(Counting)), "")) if each.name == "start" else ""
-                raise ValueError(
-                    f"the recipe's {each.name} must be {words}a {'whole ' if whole else ''}number, not {value!r}"
-                )
+    def _check_number(self, field: "dataclasses.Field[Any]") -> None:
+        """Raises unless a field for a number holds one, and a whole one where it counts something."""
+        value, kinds = getattr(self, field.name), get_args(field.type) or (field.type,)
+        if not {int, float} & set(kinds) or (value is None and type(None) in kinds):
+            return
+        words = get_args(Counting) if field.name == "start" else ()
+        whole = float not in kinds
+        if value in words or (not isinstance(value, bool) and isinstance(value, int if whole else int | float)):
+            return
+        wanted = " or ".join([*map(repr, words), f"a {'whole ' if whole else ''}number"])
+        raise ValueError(f"the recipe's {field.name} must be {wanted}, not {value!r}")
 
     @property
     def augmentation(self) -> Augmentation:
@@ -166,6 +171,22 @@ class Recipe:
             color_jitter=self.color_jitter,
             erasing=self.erasing,
         )
+
+
+def lr_at(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
+    """The learning rate of a step, counted from 0; a pure function, so that a checkpoint need not hold it."""
+    scale = recipe.batch_size / recipe.lr_batch
+    highest, lowest = recipe.lr * scale, recipe.warmup_lr * scale
+    warmup = round(recipe.warmup_epochs * steps_per_epoch)
+    total = recipe.epochs * steps_per_epoch
+    if step < warmup:
+        return lowest + (highest - lowest) * (step + 1) / (warmup + 1)
+    return highest * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, total - warmup)))
+
+
+def on_cuda_unless_given(switch: bool | None, device: torch.device) -> bool:
+    """A recipe's switch as given, or else on for CUDA."""
+    return device.type == "cuda" if switch is None else switch
 
 
 def imagenet() -> Recipe:

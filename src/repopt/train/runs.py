@@ -28,9 +28,9 @@ from repopt.files import read_as, read_lines_as, replacing
 from repopt.models import create_model
 from repopt.models.saved import read_saved
 from repopt.train.distributed import joined
-from repopt.train.evaluation import Score, evaluate
 from repopt.train.recipe import Recipe, with_fields
 from repopt.train.records import read_info, read_json
+from repopt.train.step import Score, evaluate
 
 __all__ = [
     "RunFolder",

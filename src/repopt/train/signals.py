@@ -6,15 +6,15 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-_SAME_SIGNAL = 1.0  # seconds in which a second signal is the first one once more
+_SAME_SIGNAL = 1.0  # seconds within which a second signal counts as a copy of the first
 
 
 class StoppedError(RuntimeError):
     """The run was asked to stop, and has written a last checkpoint.
 
     Args:
-        sentence: what to say.
-        code: the exit code of a program that this signal ends.
+        sentence: the message.
+        code: the exit code for a program that this signal ends.
     """
 
     def __init__(self, sentence: str, code: int) -> None:
@@ -23,9 +23,10 @@ class StoppedError(RuntimeError):
 
 
 class StopOnSignal:
-    """Within, SIGTERM and SIGINT are noted instead of killing the process; a later one kills it.
+    """A context in which the first SIGTERM or SIGINT is noted, and a later one kills the process.
 
-    A launcher passes on the signal that the terminal has sent to all already: what comes at once is the same one.
+    torchrun passes on a signal that the terminal has already sent to all processes, so a second one within a second
+    counts as the same.
     """
 
     def __init__(self) -> None:

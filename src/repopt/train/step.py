@@ -1,19 +1,24 @@
-"""One training step: forward, loss, backward, clipping, optimizer; on CUDA replayed as one graph where it is static.
+"""One training step, and evaluation.
 
-What the step has to tell (losses, hits, whether a loss was not finite) is summed up on the device and read now and
-then: a step never waits for the host.
+A step is forward, loss, backward, clipping, optimizer; on CUDA it is replayed as one graph where it is static. Losses,
+hits and whether a loss was not finite are summed up on the device and read now and then: a step never waits for the
+host. Evaluation is the mean loss and accuracy over a set, each image counted once, exact over all ranks.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from repopt.data import EvalBatches
+from repopt.train.distributed import World
 from repopt.train.recipe import Recipe
 
 _EAGER_STEPS = 3  # before a graph is captured: compilation, optimizer states, library workspaces
@@ -31,16 +36,23 @@ class Totals:
     """What the steps of an epoch add up, on the device."""
 
     def __init__(self, device: torch.device) -> None:
-        self.values = torch.zeros(
-            4, dtype=torch.float64, device=device
-        )  # losses, hits, steps, steps until one went bad
+        # losses, hits, steps, steps before the first bad one
+        self.values = torch.zeros(4, dtype=torch.float64, device=device)
 
     def add_(self, loss: Tensor, hits: Tensor) -> None:
         losses, all_hits, steps, good = self.values.unbind()
         losses += loss
         all_hits += hits
         steps += 1
-        good += losses - losses == 0  # from a loss on that is not finite, the sum is not finite either
+        good += losses - losses == 0  # once a loss is not finite, neither is the sum
+
+    def restore_(self, ranks: Sequence[Tensor], world: World) -> None:
+        """Takes this rank's totals out of a checkpoint; another number of ranks shares them evenly."""
+        if len(ranks) == world.size:
+            self.values.copy_(ranks[world.rank])
+            return
+        losses, hits, steps, good = torch.stack([*ranks]).mean(0)
+        self.values.copy_(torch.stack([losses, hits * len(ranks) / world.size, steps, good]))
 
     def first_bad_step(self) -> int | None:
         """The first step, counted from 1, whose loss was not finite; waits for the device."""
@@ -84,7 +96,7 @@ class TrainStep:
         Args:
             x: images.
             y: labels.
-            mix: share of each image that is its own; the rest is that of its counterpart from the batch's other end.
+            mix: share of each image that is its own; the rest is the image at the batch's other end.
         """
         batch = (x, y) if mix is None else (x, y, mix)
         if self._graph is not None:
@@ -100,7 +112,7 @@ class TrainStep:
             self._capture(batch)
 
     def _step_aside(self, batch: tuple[Tensor, ...]) -> None:
-        """A step on a stream of its own, as a capture wants the steps before it to be."""
+        """A step on a stream of its own: a capture needs the steps before it to be taken there."""
         if self._side is None:
             self._side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         current = torch.cuda.current_stream(self._device)
@@ -146,6 +158,51 @@ class TrainStep:
         return logits, loss
 
     def _without_reduction(self, *, last: bool) -> AbstractContextManager[Any]:
-        """Ranks average their gradients once a step, behind the last part."""
+        """Ranks average their gradients once a step, after the last part."""
         no_sync = getattr(self._model, "no_sync", None)
         return nullcontext() if last or no_sync is None else no_sync()
+
+
+def mixed_share(recipe: Recipe, epoch: int, step: int, device: torch.device) -> Tensor | None:
+    """The share that mixup leaves of an image, a function of seed and step; None without mixup."""
+    if not recipe.mixup:
+        return None
+    share = np.random.default_rng((recipe.seed, epoch, step)).beta(recipe.mixup, recipe.mixup)
+    return torch.tensor(share, dtype=torch.float32, device=device)
+
+
+def set_lr_(optimizer: Optimizer, lr: float) -> None:
+    """Sets the learning rate, inside the tensor that a captured graph reads where there is one."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(lr)
+        else:
+            group["lr"] = lr
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """The result of an evaluation: mean loss, accuracy in percent, and the number of images."""
+
+    loss: float
+    accuracy: float
+    images: int
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, batches: EvalBatches, recipe: Recipe, *, device: torch.device, world: World) -> Score:
+    """Evaluates a model in eval mode, with the first rank's buffers, and puts it back into the mode it was in."""
+    world.share_buffers(model)
+    training = model.training
+    model.eval()
+    sums = torch.zeros(3, dtype=torch.float64, device=device)
+    for x, y in batches:
+        with autocast(recipe, device):
+            logits = model(x)
+        logits = logits.double()
+        sums[0] += F.cross_entropy(logits, y, reduction="sum")
+        sums[1] += (logits.argmax(1) == y).sum()
+        sums[2] += len(y)
+    model.train(training)
+    loss, hits, images = world.sum(sums).tolist()
+    return Score(loss=loss / images, accuracy=100 * hits / images, images=int(images))

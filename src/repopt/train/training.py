@@ -1,4 +1,4 @@
-"""From what a user asks for to a finished run: data, subject, loop, and the files that stay."""
+"""From a job to a finished run: data, subject, loop, and the files that stay."""
 
 import copy
 import dataclasses
@@ -22,20 +22,20 @@ from repopt.plans.planning import ScalesLike, plan
 from repopt.plans.scales import Scales
 from repopt.surgery.conversion import extract_scales, merge
 from repopt.train.checkpoint import NAME as CHECKPOINT
-from repopt.train.clock import Clock
 from repopt.train.distributed import World, joined
-from repopt.train.loop import Run
+from repopt.train.loop import Trainer
 from repopt.train.methods import Method, Subject, counterpart, make_subject
-from repopt.train.recipe import Recipe
+from repopt.train.progress import Clock
+from repopt.train.recipe import Recipe, on_cuda_unless_given
 from repopt.train.runs import RunFolder, read_json, run_recipe
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What is to be trained on what.
+    """What to train, on what, and how.
 
     Attributes:
-        method: by which method.
+        method: one of `METHODS`.
         model: the name of the plain model.
         data: as `load_data` takes it.
         recipe: how.
@@ -63,7 +63,7 @@ def train_run(
     """Trains a job in a run folder, and returns its summary.
 
     Args:
-        job: what; when resuming, its method, model, data and recipe are those of the folder.
+        job: what to train; a resumed run takes method, model, data and recipe from its folder instead.
         out: the run folder.
         resume: go on where the run in the folder was left.
         device: `auto`, `cpu` or `cuda`.
@@ -94,20 +94,19 @@ def _train(
     if resume:
         world.shared(lambda: _check_data(data, folder))
     subject = build(job, data, device)
-    run = Run(subject, data, job.recipe, folder, device=device, world=world, clock=clock, quiet=quiet)
+    trainer = Trainer(subject, data, job.recipe, folder, device=device, world=world, clock=clock, quiet=quiet)
     info = _info(job, data, subject, device, world)
     if not resume and folder is not None:
-        folder.write("run.json", info)
-        if job.method in ("repopt", "csla"):
-            _save_scales(job, folder)
-        folder.write("recipe.json", dataclasses.asdict(job.recipe))  # last: it makes the folder one to resume
-    # dropout draws from here: on each rank other units, and the same ones whatever was drawn above
+        _write_start(job, folder, info)
+    # dropout draws from here: different units on each rank, whatever was drawn above
     torch.manual_seed(job.recipe.seed + world.rank)
     if resume:
-        run.resume()
-    summary = run.fit()
+        trainer.resume()
+    summary = trainer.fit()
     if folder is not None:
-        _write_results(job, data, subject, run, folder, {**info, "val_accuracy": summary["val_accuracy"]})
+        if job.method == "search":
+            _save_searched(job, subject, folder, {**info, "val_accuracy": summary["val_accuracy"]})
+        _write_model(job, data, trainer, folder)
         folder.write("summary.json", summary)
     return world.shared(lambda: summary)
 
@@ -120,12 +119,10 @@ def build(job: Job, data: DataSet, device: torch.device) -> Subject:
             "folder's model.safetensors"
         )
     torch.manual_seed(job.recipe.seed)
-    cuda = device.type == "cuda"
-    channels_last = cuda if job.recipe.channels_last is None else job.recipe.channels_last
-    options = {"num_classes": len(data.classes), "in_chans": data.channels, **_dropout(job.recipe), **job.options}
-    model = create_model(counterpart(job.model, job.method), kernel=job.recipe.kernel, **options)
+    model = create_model(counterpart(job.model, job.method), kernel=job.recipe.kernel, **_options(job, data))
     if job.weights is not None:
         load_weights(model, job.weights)
+    channels_last = on_cuda_unless_given(job.recipe.channels_last, device)
     layout = torch.channels_last if channels_last else torch.contiguous_format
     model = model.to(device=device, memory_format=layout)  # type: ignore[call-overload]
     return make_subject(job.method, model, job.recipe, scales=job.scales, drawn=job.weights is None)
@@ -135,7 +132,7 @@ def _recorded(job: Job, out: Path) -> Job:
     """The job that a run folder was started with."""
     run, recipe = read_json(out, "run.json"), run_recipe(out)
     scales = out / "scales.safetensors"
-    # without a checkpoint the run begins anew, from the weights that it was given
+    # without a checkpoint the run starts over, from the weights that it was given
     weights = None if run["weights"] is None or (out / CHECKPOINT).exists() else Path(run["weights"])
     return dataclasses.replace(
         job,
@@ -175,25 +172,33 @@ def _info(job: Job, data: DataSet, subject: Subject, device: torch.device, world
     }
 
 
-def _write_results(
-    job: Job, data: DataSet, subject: Subject, run: Run, folder: RunFolder, info: dict[str, Any]
-) -> None:
-    """The scales of a search with where they come from, and the model of every run."""
-    model: nn.Module = subject.model
-    if job.method == "search":
-        provenance = {"run": json.dumps(info), "recipe": json.dumps(dataclasses.asdict(job.recipe))}
-        with replacing(folder.path / "scales.safetensors") as path:
-            Scales(extract_scales(model), provenance).save(path)
-    if job.method in ("search", "csla"):
-        model = merge(model)
-    if run.ema is not None and job.method not in ("search", "csla"):
-        _save_weights(folder.path / "model_ema.safetensors", copy.deepcopy(run.ema.module))
-    options = {"num_classes": len(data.classes), "in_chans": data.channels, **_dropout(job.recipe), **job.options}
+def _write_start(job: Job, folder: RunFolder, info: dict[str, Any]) -> None:
+    folder.write("run.json", info)
+    if job.method in ("repopt", "csla"):
+        planned = plan(create_model(job.model, **job.options), scales=job.scales)
+        if planned.scales is not None:
+            with replacing(folder.path / "scales.safetensors") as path:
+                planned.scales.save(path)  # wherever they were read from, they are at hand to resume with
+    folder.write("recipe.json", dataclasses.asdict(job.recipe))  # last: from now on the folder can be resumed
+
+
+def _save_searched(job: Job, subject: Subject, folder: RunFolder, info: dict[str, Any]) -> None:
+    """Writes the scales that a search found, with their provenance."""
+    provenance = {"run": json.dumps(info), "recipe": json.dumps(dataclasses.asdict(job.recipe))}
+    with replacing(folder.path / "scales.safetensors") as path:
+        Scales(extract_scales(subject.model), provenance).save(path)
+
+
+def _write_model(job: Job, data: DataSet, trainer: Trainer, folder: RunFolder) -> None:
+    """Writes the model, its moving average where there is one, and what it takes to load them."""
+    model, merged = trainer.subject.model, job.method in ("search", "csla")
+    if trainer.ema is not None and not merged:
+        _save_weights(folder.path / "model_ema.safetensors", copy.deepcopy(trainer.ema.module))
     folder.write(
         "config.json",
         {
             "model": counterpart(job.model, job.method),
-            "options": options,
+            "options": _options(job, data),
             "classes": data.classes,
             "mean": data.mean,
             "std": data.std,
@@ -201,7 +206,7 @@ def _write_results(
             "eval_size": job.recipe.eval_size,
         },
     )
-    _save_weights(folder.path / "model.safetensors", model)  # last: it makes the run one to load
+    _save_weights(folder.path / "model.safetensors", merge(model) if merged else model)  # last: the run can be loaded
 
 
 def _check_data(data: DataSet, folder: RunFolder | None) -> None:
@@ -212,19 +217,12 @@ def _check_data(data: DataSet, folder: RunFolder | None) -> None:
         )
 
 
-def _save_scales(job: Job, folder: RunFolder) -> None:
-    """The scales that the run was started with, whatever they were read from."""
-    planned = plan(create_model(job.model, **job.options), scales=job.scales)
-    if planned.scales is not None:
-        with replacing(folder.path / "scales.safetensors") as path:
-            planned.scales.save(path)
-
-
 def _save_weights(path: Path, model: nn.Module) -> None:
     tensors: dict[str, Tensor] = {name: value.cpu().contiguous() for name, value in model.state_dict().items()}
     with replacing(path) as unfinished:
         save_file(tensors, unfinished, metadata={"format": "pt"})
 
 
-def _dropout(recipe: Recipe) -> dict[str, Any]:
-    return {} if recipe.dropout is None else {"dropout": recipe.dropout}
+def _options(job: Job, data: DataSet) -> dict[str, Any]:
+    dropout = {} if job.recipe.dropout is None else {"dropout": job.recipe.dropout}
+    return {"num_classes": len(data.classes), "in_chans": data.channels, **dropout, **job.options}

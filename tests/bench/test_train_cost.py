@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from repopt.bench.training import measure_training
+from repopt.bench.train_cost import measure_training
 from repopt.cli import main
 from repopt.train.recipe import Recipe
 

@@ -1,6 +1,6 @@
 import pytest
 
-from repopt.train.tensorboard import scalar_writer
+from repopt.train.progress import scalar_writer
 
 
 def test_an_epochs_numbers_can_be_read_back(tmp_path):

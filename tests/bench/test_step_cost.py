@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import repopt
-from repopt.bench.step import measure_step
+from repopt.bench.step_cost import measure_step
 
 
 def nano_plan():

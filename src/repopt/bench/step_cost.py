@@ -1,7 +1,7 @@
 """The cost of an optimizer step with and without repopt.
 
-The optimizers step in turn, each a copy of the same parameters, each time on a fresh copy of the same gradients, and
-the medians are compared: what the machine does beside it falls on all of them.
+The optimizers take turns, each on its own copy of the same parameters and gradients, and their medians are compared:
+what else the machine does slows all of them alike.
 """
 
 import copy
@@ -42,7 +42,7 @@ class StepCost:
         ratio: to the stock optimizer of the same implementation.
         state_bytes: the optimizer's state.
         repopt_bytes: what repopt keeps beside it: multipliers, scales, or the branches' kernels.
-        peak_bytes: what a step allocated on top, at the most; None where the device does not count.
+        peak_bytes: the most that a step allocated on top; None on a CPU.
     """
 
     rule: str
@@ -183,8 +183,8 @@ class _Timer:
 def _state_bytes(optimizer: Optimizer) -> int:
     """The state as it is saved, less the branches' kernels, which are no state."""
     saved = optimizer.state_dict()
-    branches = [its for group in saved["param_groups"] for its in group.get("repopt_branches", {}).values()]
-    return _nbytes(saved["state"]) + sum(_nbytes(part["state"]) for block in branches for part in block.values())
+    blocks = [block for group in saved["param_groups"] for block in group.get("repopt_branches", {}).values()]
+    return _nbytes(saved["state"]) + sum(_nbytes(branch["state"]) for block in blocks for branch in block.values())
 
 
 def _nbytes(value: Any) -> int:

@@ -1,0 +1,109 @@
+"""Images per second and memory of training by each method, all in one run.
+
+The data is noise held on the device, so that only the training is measured. Each method's steps are timed in one go,
+after compilation and capture.
+"""
+
+import gc
+import time
+from dataclasses import dataclass
+
+import torch
+
+from repopt.data import DataSet, load_data
+from repopt.train.loop import Trainer
+from repopt.train.methods import Method
+from repopt.train.recipe import Recipe
+from repopt.train.training import Job, build
+
+_WARM = 8  # steps before the clock starts
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainCost:
+    """What training costs.
+
+    Attributes:
+        model: the plain model's name.
+        method: how it is trained.
+        images_per_second: over all timed steps.
+        ratio: to the first method of the run.
+        peak_bytes: the most memory that was held; None on a CPU.
+        compile_seconds: before the first timed step.
+        parameters: in training.
+    """
+
+    model: str
+    method: str
+    images_per_second: float
+    ratio: float
+    peak_bytes: int | None
+    compile_seconds: float
+    parameters: int
+
+
+def measure_training(
+    model: str,
+    methods: tuple[Method, ...],
+    recipe: Recipe,
+    *,
+    size: int,
+    classes: int,
+    steps: int,
+    device: torch.device,
+) -> list[TrainCost]:
+    """Times the training of a model by several methods, one after the other.
+
+    Args:
+        model: the plain model's name.
+        methods: the first is what the others are compared with.
+        recipe: batch size, precision, optimizer and the like.
+        size: side of the images.
+        classes: how many.
+        steps: timed ones.
+        device: where.
+    """
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, not {steps}")
+    data = load_data(f"fake:{max(classes, recipe.batch_size * 2)},{classes},{size}")
+    costs: list[TrainCost] = []
+    for method in methods:
+        job = Job(method=method, model=model, data=data.name, recipe=recipe, scales="ones")
+        costs.append(_measured(job, data, steps, device, costs[0].images_per_second if costs else None))
+    return costs
+
+
+def _measured(job: Job, data: DataSet, steps: int, device: torch.device, first: float | None) -> TrainCost:
+    """One method, compared with the first one's images per second."""
+    gc.collect()  # an optimizer and what is attached to it hold each other, and would count into the next peak
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    subject = build(job, data, device)
+    trainer = Trainer(subject, data, job.recipe, None, device=device)
+    start = time.perf_counter()
+    _take(trainer, _WARM)
+    warm = time.perf_counter()
+    _take(trainer, steps)
+    speed = steps * job.recipe.batch_size / (time.perf_counter() - warm)
+    return TrainCost(
+        model=job.model,
+        method=job.method,
+        images_per_second=speed,
+        ratio=speed / (first or speed),
+        peak_bytes=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
+        compile_seconds=warm - start,
+        parameters=sum(param.numel() for param in subject.model.parameters()),
+    )
+
+
+def _take(trainer: Trainer, steps: int) -> None:
+    epoch = taken = 0
+    while taken < steps:
+        for x, y in trainer.batches.epoch(epoch):
+            if taken == steps:
+                break
+            trainer.train_on(x, y, epoch, taken)
+            taken += 1
+        epoch += 1
+    trainer.synchronize()
