@@ -33,7 +33,7 @@ def test_resizing_keeps_a_flat_image_flat_and_an_image_of_that_side_as_it_is():
         ),
         (
             lambda: Images(pixels=torch.zeros(2, 3, 4, 4, dtype=torch.uint8), labels=torch.zeros(3, dtype=torch.long)),
-            r"of shape \(3,\): 2 images want torch.int64",
+            r"of shape \(3,\): 2 images need torch.int64",
         ),
         (lambda: ImageFiles(paths=(), labels=torch.zeros(0)), "the labels are torch.float32"),
     ],

@@ -17,7 +17,7 @@ TINY = ["--data", "fake:128,4,16", "--recipe", "demo", "--batch-size", "32", "--
 MEASURED = ("images_per_second", "seconds")
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["repopt.cli", "repopt.report"])
+_context.set_forkserver_preload(["repopt.cli.train", "repopt.cli.search", "repopt.report", "matplotlib.figure", "matplotlib.backends.backend_svg"])
 
 
 class Program:
