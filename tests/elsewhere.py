@@ -1,18 +1,14 @@
 """Another process at work in the same workshop, which can be killed."""
 
-import multiprocessing
 import time
 
 import torch
 
+from forked import CONTEXT, leave_coverage
 from made_up import QUICK, squares
 from paper.__main__ import main
 from paper.tables import measure_rows, work_left
 from paper.workshop import Workshop
-
-_context = multiprocessing.get_context("forkserver")
-# half a second for each process instead of five
-_context.set_forkserver_preload(["repopt.cli", "repopt.report", "repopt.train.training", "paper.table_b"])
 
 
 class Elsewhere:
@@ -24,8 +20,8 @@ class Elsewhere:
     """
 
     def __init__(self, work, *args):
-        self._begun = _context.Event()
-        self._process = _context.Process(target=work, args=(*args, self._begun), daemon=True)
+        self._begun = CONTEXT.Event()
+        self._process = CONTEXT.Process(target=_work, args=(work, *args, self._begun), daemon=True)
         self._process.start()
 
     def wait_for_begin(self):
@@ -47,6 +43,11 @@ class Elsewhere:
         assert self._process.is_alive()
         self._process.kill()
         self._process.join(60)
+
+
+def _work(work, *args):
+    leave_coverage()
+    work(*args)
 
 
 def hold(folder, name, begun):

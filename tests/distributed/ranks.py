@@ -1,12 +1,9 @@
 """Runs a function on several ranks, each a process forked from one that has imported torch already."""
 
-import multiprocessing
-
 import torch
 import torch.distributed as dist
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch.distributed.fsdp", "torch.distributed.checkpoint", "repopt.verification.cases"])
+from forked import CONTEXT
 
 
 def on_ranks(work, processes, folder, *args):
@@ -15,7 +12,7 @@ def on_ranks(work, processes, folder, *args):
     if processes == 1:
         _join(work, 0, 1, store, args)
         return
-    ranks = [_context.Process(target=_join, args=(work, rank, processes, store, args)) for rank in range(processes)]
+    ranks = [CONTEXT.Process(target=_join, args=(work, rank, processes, store, args)) for rank in range(processes)]
     for rank in ranks:
         rank.start()
     for rank in ranks:

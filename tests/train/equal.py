@@ -1,14 +1,7 @@
-"""Run by torchrun: trains in float64, each rank on its share of a batch, and saves what came out.
-
-    torchrun --nproc-per-node N equal.py OUT PARTS
-
-For each case, OUT/CASE.pt holds rank 0's weights, the records of the epochs, and one process's evaluation of the same
-weights. PARTS is how many parts a rank computes its share in.
-"""
+"""Trains in float64, each rank on its share of a batch, and saves what came out."""
 
 import dataclasses
-import sys
-from pathlib import Path
+import os
 
 import torch
 
@@ -21,6 +14,7 @@ from repopt.train.step import evaluate
 from repopt.train.training import Job, build
 
 BASE = dataclasses.replace(demo(), epochs=2, batch_size=32, warmup_epochs=0, eval_every=1, eval_batch=5)
+SMALL = {"depths": (2, 1, 1, 1)}  # one identity
 CASES = {
     "sgd": ("sgd", BASE),
     "repopt": ("repopt", dataclasses.replace(BASE, mixup=0.4, clip=0.5, ema=0.9, label_smoothing=0.1)),
@@ -48,7 +42,7 @@ class Doubled:
 def train(case, out, parts, world, device):
     method, recipe = CASES[case]
     recipe = dataclasses.replace(recipe, accumulate=parts)
-    job = Job(method=method, model="repopt_vgg_nano", data="fake:128,4,16", recipe=recipe, scales="ones")
+    job = Job(method=method, model="repopt_vgg_nano", data="fake:96,4,16", recipe=recipe, scales="ones", options=SMALL)
     data = load_data(job.data)
     subject = build(job, data, device)
     subject.model.double()
@@ -69,9 +63,14 @@ def train(case, out, parts, world, device):
     folder.close()
 
 
-if __name__ == "__main__":
+def train_all(folder, parts, env):
+    """Trains every case by one rank, its share of a batch in so many parts.
+
+    For each case, folder/CASE.pt holds the first rank's weights, the records of the epochs, and the evaluation of the
+    same weights by one process.
+    """
+    os.environ.update(env)
     torch.set_num_threads(1)
-    folder, parts = Path(sys.argv[1]), int(sys.argv[2])
     with joined("cpu") as (world, device):
         for case in CASES:
             train(case, folder, parts, world, device)

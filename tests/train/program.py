@@ -1,10 +1,9 @@
 """The real program, each time in a process of its own that can be killed.
 
-The processes are forked from one that has imported torch: half a second each instead of five.
+The processes are forked from one that has imported torch, see `forked`.
 """
 
 import json
-import multiprocessing
 import os
 import sys
 import tempfile
@@ -12,12 +11,11 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+from forked import CONTEXT, leave_coverage
+
 TINY = ["--data", "fake:128,4,16", "--recipe", "demo", "--batch-size", "32", "--epochs", "3", "--eval-every", "1"]
 # what a run measures of its machine: no two runs agree on it
 MEASURED = ("images_per_second", "seconds")
-
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["repopt.cli.train", "repopt.cli.search", "repopt.report", "matplotlib.figure", "matplotlib.backends.backend_svg"])
 
 
 class Program:
@@ -29,12 +27,15 @@ class Program:
         errors: file for its errors, where they are wanted apart.
         env: more variables.
         cwd: folder to run in.
+        prepare: function to call first, in the new process.
+        killed: whether SIGKILL is to be sent.
     """
 
-    def __init__(self, *args, log, errors=None, env=None, cwd=None):
+    def __init__(self, *args, log, errors=None, env=None, cwd=None, prepare=None, killed=False):
         self.log = Path(log)
         where = (str(log), str(errors or log), env or {}, cwd)
-        self._process = _context.Process(target=_main, args=([str(arg) for arg in args], *where))
+        first = leave_coverage if killed else prepare
+        self._process = CONTEXT.Process(target=_main, args=([str(arg) for arg in args], *where, first))
         self._process.start()
         self.pid = self._process.pid
 
@@ -72,11 +73,11 @@ def run(*args, log, env=None):
     return program.wait(), program.said
 
 
-def heard(*args, cwd=None, env=None):
+def heard(*args, cwd=None, env=None, prepare=None):
     """The exit code of the program, and what it said on either output, apart."""
     with tempfile.TemporaryDirectory() as logs:
         out, err = Path(logs, "out"), Path(logs, "err")
-        code = Program(*args, log=out, errors=err, env=env, cwd=cwd).wait(300)
+        code = Program(*args, log=out, errors=err, env=env, cwd=cwd, prepare=prepare).wait(300)
         return SimpleNamespace(returncode=code, stdout=out.read_text(), stderr=err.read_text())
 
 
@@ -97,7 +98,7 @@ def metrics(folder):
     return [{key: value for key, value in record.items() if key not in MEASURED} for record in records]
 
 
-def _main(args, log, errors, env, cwd):
+def _main(args, log, errors, env, cwd, first):
     import torch
 
     from repopt.cli import main
@@ -111,4 +112,6 @@ def _main(args, log, errors, env, cwd):
     sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
     os.environ.update(env)
     torch.set_num_threads(1)
+    if first is not None:
+        first()
     main(args)

@@ -41,7 +41,7 @@ def killed_and_resumed(way, out, kills, seed):
     landed, torn, log = 0, 0, out.with_suffix(".log")
     while True:
         resume = (out / "recipe.json").exists()
-        program = Program(*WAYS[way], "--out", out, *["--resume"] * resume, log=log)
+        program = Program(*WAYS[way], "--out", out, *["--resume"] * resume, log=log, killed=landed < kills)
         if landed < kills:
             program.wait_for(lambda out=out: (out / "recipe.json").exists())
             program._process.join(draw.uniform(0.0, 0.35))
@@ -86,7 +86,7 @@ def test_killed_while_a_checkpoint_is_written_the_run_ends_with_the_same_bits(wa
     """The file is looked for, not waited for by the clock: the kill falls between its first byte and its name."""
     whole = wholes(way)
     out, unfinished = tmp_path / "killed", tmp_path / "killed" / f"{UNFINISHED}{NAME}"
-    program = Program(*WAYS[way], "--out", out, log=tmp_path / "log")
+    program = Program(*WAYS[way], "--out", out, log=tmp_path / "log", killed=True)
     program.wait_for(unfinished.exists)
     program.send(signal.SIGKILL)
     assert program.wait() == -signal.SIGKILL, program.said
@@ -98,9 +98,9 @@ def test_killed_while_a_checkpoint_is_written_the_run_ends_with_the_same_bits(wa
     assert not list(out.glob(f"{UNFINISHED}*"))
 
 
-def test_a_run_killed_before_its_first_checkpoint_starts_again_and_records_each_epoch_once(tmp_path):
+def test_a_run_killed_before_its_first_checkpoint_starts_again_and_records_each_epoch_once(wholes, tmp_path):
     way = WAYS["search"]
-    whole = finished(*way, out=tmp_path / "whole")
+    whole = shutil.copytree(wholes("search"), tmp_path / "whole")
     scales = (whole / "scales.jsonl").read_text()
     (whole / NAME).unlink()  # as if the disk had lost it: what was recorded is recorded again
     before, recorded = weights(whole), metrics(whole)
@@ -109,8 +109,8 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again_and_records_each_
     assert (weights(whole), metrics(whole), (whole / "scales.jsonl").read_text()) == (before, recorded, scales)
 
 
-def test_a_finished_run_is_resumed_to_what_it_is(tmp_path):
-    whole = finished(*WAYS["repopt-sgd"], out=tmp_path / "whole")
+def test_a_finished_run_is_resumed_to_what_it_is(wholes, tmp_path):
+    whole = shutil.copytree(wholes("repopt-sgd"), tmp_path / "whole")
     before = weights(whole), metrics(whole)
     code, said = run(*WAYS["repopt-sgd"], "--out", whole, "--resume", log=tmp_path / "log")
     assert code == 0, said
@@ -128,8 +128,8 @@ def test_fine_tuning_killed_before_its_first_checkpoint_starts_from_the_given_we
     assert weights(whole) == before
 
 
-def test_a_run_whose_data_have_changed_is_not_resumed(tmp_path):
-    whole = finished(*WAYS["repopt-sgd"], out=tmp_path / "whole")
+def test_a_run_whose_data_have_changed_is_not_resumed(wholes, tmp_path):
+    whole = shutil.copytree(wholes("repopt-sgd"), tmp_path / "whole")
     recorded = (whole / "run.json").read_text()
     (whole / "run.json").write_text(recorded.replace("fake:128,4,16", "fake:160,4,16"))
     code, said = run(*WAYS["repopt-sgd"], "--out", whole, "--resume", log=tmp_path / "log")

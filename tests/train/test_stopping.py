@@ -3,13 +3,14 @@
 import os
 import signal
 import subprocess
-import sys
 
 import pytest
 import torch
 
+from forked import CONTEXT
 from repopt.files import UNFINISHED
-from repopt.train.checkpoint import NAME, load_checkpoint
+from repopt.train.checkpoint import NAME, load_checkpoint, save_checkpoint
+from train.full_disk import save_too_much
 from train.program import TINY, Program, finished, metrics, run, weights
 
 CPU = torch.device("cpu")
@@ -73,7 +74,7 @@ def test_a_late_loss_that_is_not_finite_leaves_the_last_good_checkpoint(tmp_path
     """The run is good for an epoch; then its recipe is given a learning rate that nothing survives."""
     out = tmp_path / "run"
     way = [*SGD, *LONG, "--quiet"]
-    program = Program(*way, "--out", out, log=tmp_path / "log")
+    program = Program(*way, "--out", out, log=tmp_path / "log", killed=True)
     program.wait_for((out / NAME).exists)
     program.send(signal.SIGKILL)
     program.wait()
@@ -89,28 +90,15 @@ def test_a_late_loss_that_is_not_finite_leaves_the_last_good_checkpoint(tmp_path
     assert all(torch.equal(value, before["model"][name]) for name, value in load_checkpoint(out, CPU)["model"].items())
 
 
-FULL = """
-import resource, signal, sys, torch
-from pathlib import Path
-from repopt.train.checkpoint import save_checkpoint
-folder = Path(sys.argv[1])
-save_checkpoint(folder, {"small": torch.ones(1000)})
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-try:
-    save_checkpoint(folder, {"large": torch.ones(1_000_000)})
-except OSError as error:
-    print(error)
-"""
-
-
 def test_a_full_disk_loses_no_checkpoint(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", FULL, tmp_path], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "could not be written" in done.stdout
-    assert "the last one is kept" in done.stdout
+    """The second checkpoint is larger than any file may be."""
+    save_checkpoint(tmp_path, {"small": torch.ones(1000)})
+    writer = CONTEXT.Process(target=save_too_much, args=(tmp_path, 100_000))
+    writer.start()
+    writer.join(120)
+    said = (tmp_path / "said").read_text()
+    assert "could not be written" in said
+    assert "the last one is kept" in said
     assert torch.equal(load_checkpoint(tmp_path, CPU)["small"], torch.ones(1000))
     assert not list(tmp_path.glob(f"{UNFINISHED}*"))
 
@@ -141,13 +129,12 @@ def test_a_run_on_a_disk_that_fills_up_goes_on_when_there_is_room(tmp_path):
         subprocess.run(["umount", disk], check=True)
 
 
-def test_a_folder_in_use_is_a_sentence_and_nothing_is_overwritten(tmp_path):
-    out = finished(*SGD, "--quiet", out=tmp_path / "run")
-    before = contents(out)
-    code, said = run(*SGD, "--quiet", "--out", out, log=tmp_path / "log")
+def test_a_folder_in_use_is_a_sentence_and_nothing_is_overwritten(whole, tmp_path):
+    before = contents(whole)
+    code, said = run(*SGD, "--quiet", "--out", whole, log=tmp_path / "log")
     assert code == 2
-    assert f"there is a run in '{out}' already" in one_sentence(said)
-    assert contents(out) == before
+    assert f"there is a run in '{whole}' already" in one_sentence(said)
+    assert contents(whole) == before
 
 
 def test_resuming_what_is_no_run_is_a_sentence(tmp_path):

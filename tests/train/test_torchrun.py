@@ -5,13 +5,12 @@ Norms use the statistics of their own rank's images, as those of a part are its 
 
 import signal
 import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
+from forked import CONTEXT
+from train.equal import train_all
 from train.program import TINY, Program, metrics, weights
 
 CASES = ("sgd", "repopt", "repopt-adamw", "search")
@@ -19,18 +18,26 @@ LONG = ["train", *TINY, "--method", "sgd", "--data", "fake:1280,4,16", "--epochs
 SHORT = ["train", *TINY, "--scales", "ones", "--dropout", "0.3", "--device", "cpu"]
 
 
+def world_of_two():
+    """The variables that torchrun sets for two ranks on this machine."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
+
+
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """What one process wrote that computes in two parts, and what two processes did."""
-    found = {}
-    for processes, parts in ((1, 2), (2, 1)):
-        found[processes] = tmp_path_factory.mktemp(f"{processes}-processes")
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-        script = Path(__file__).with_name("equal.py")
-        done = subprocess.run(
-            [*launcher, script, found[processes], str(parts)], timeout=300, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
+    found = {processes: tmp_path_factory.mktemp(f"{processes}-processes") for processes in (1, 2)}
+    ranks = [CONTEXT.Process(target=train_all, args=(found[2], 1, env)) for env in world_of_two()]
+    for rank in ranks:
+        rank.start()
+    train_all(found[1], 2, {})
+    for rank in ranks:
+        rank.join(300)
+    assert [rank.exitcode for rank in ranks] == [0, 0]
     return found
 
 
@@ -52,32 +59,22 @@ def test_two_processes_reach_the_weights_of_one_that_computes_in_two_parts(folde
 @pytest.mark.parametrize("case", CASES)
 def test_evaluation_by_two_processes_counts_each_image_once_with_the_statistics_of_the_first(folders, case):
     two = load(folders[2], case)
-    assert two["alone"]["images"] == 12  # in batches of 5: one rank has two, the other one
+    assert two["alone"]["images"] == 9  # in batches of 5: one rank has two, the other one
     assert two["records"][-1]["val_loss"] == pytest.approx(two["alone"]["loss"], abs=1e-12)
     assert two["records"][-1]["val_accuracy"] == two["alone"]["accuracy"]
 
 
-def start(args, folder, name, outs):
+def start(args, folder, name, outs, killed=False):
     """Two ranks started by hand: torchrun would end the survivor before we could see what it does."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return [
-        Program(
-            *args,
-            "--out",
-            out,
-            log=folder / f"{name}-{rank}.log",
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank, out in enumerate(outs)
+        Program(*args, "--out", out, log=folder / f"{name}-{rank}.log", env=env, killed=killed)
+        for rank, (out, env) in enumerate(zip(outs, world_of_two(), strict=True))
     ]
 
 
 @pytest.mark.parametrize("dead", [0, 1])
 def test_a_rank_that_is_killed_ends_the_other_with_a_sentence(dead, tmp_path):
-    ranks = start(LONG, tmp_path, "killed", [tmp_path / "run"] * 2)
+    ranks = start(LONG, tmp_path, "killed", [tmp_path / "run"] * 2, killed=True)
     ranks[0].wait_for((tmp_path / "run" / "metrics.jsonl").exists)
     ranks[dead].send(signal.SIGKILL)
     survivor = ranks[1 - dead]

@@ -1,0 +1,16 @@
+"""A repopt that is slightly wrong, for a process of its own."""
+
+import dataclasses
+
+import repopt.plans.planning
+
+
+def break_the_multiplier():
+    """Makes every multiplier one part in a million too large."""
+    right = repopt.plans.planning.grad_mult
+
+    def wrong(*args, **options):
+        made = right(*args, **options)
+        return dataclasses.replace(made, taps=made.taps * (1 + 1e-6))
+
+    repopt.plans.planning.grad_mult = wrong
