@@ -26,3 +26,11 @@ def authors_scales() -> Path:
     if not AUTHORS_SCALES.is_dir():
         pytest.skip("the scales that the paper's authors released are not beside this checkout")
     return AUTHORS_SCALES
+
+
+@pytest.fixture(scope="session")
+def trained_run(tmp_path_factory) -> Path:
+    """A small RepVGG that knows the digits; tests that write into it take a copy."""
+    from exported import small_run
+
+    return small_run(tmp_path_factory.mktemp("trained") / "run")

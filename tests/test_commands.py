@@ -7,6 +7,7 @@ import torch
 from PIL import Image
 
 from repopt.cli import main
+from repopt.cli.demo import _averages
 from repopt.plans.scales import Scales
 from train.program import heard as repopt
 
@@ -66,7 +67,7 @@ def test_runs_are_compared_on_one_page(folder):
 def test_the_demo_tells_the_whole_story(tmp_path):
     """Short trainings here; what they come to is not the point."""
     (tmp_path / "runs" / "demo").mkdir(parents=True)
-    done = repopt("demo", "--epochs", 1, "--seeds", 2, "--quiet", cwd=tmp_path)
+    done = repopt("demo", "--epochs", 1, "--seeds", 1, "--quiet", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "all equal" in done.stdout.replace("\n", "").replace("  ", " ")
     for method in ("plain SGD", "plain SGD, He init", "RepVGG", "RepOpt, searched scales"):
@@ -75,6 +76,14 @@ def test_the_demo_tells_the_whole_story(tmp_path):
     assert (tmp_path / "runs" / "demo-2" / "report.html").exists()
     refused = repopt("demo", "--seeds", 0, cwd=tmp_path)
     assert (refused.returncode, "seeds must be at least 1" in refused.stderr) == (2, True)
+
+
+def test_the_demo_averages_over_seeds():
+    runs = [
+        {"val_accuracy": accuracy, "images_per_second": 1e3, "seconds": {"train": 2.0}} for accuracy in (90.0, 92.0)
+    ]
+    assert _averages(runs) == ("91.00 ± 1.41", "1,000", "2.0 s")
+    assert _averages(runs[:1])[0] == "90.00"
 
 
 def test_what_ships_is_listed(tmp_path):
@@ -151,7 +160,7 @@ def test_what_a_user_may_not_expect_is_said(tmp_path, capsys, monkeypatch):
     assert "the run in run is finished, and nothing more is trained" in said[2]
     taken, shipped = Scales.load(tmp_path / "run" / "scales.safetensors"), Scales.load("repopt_vgg_nano")
     assert all(
-        torch.equal(taken[name][branch], scale) for name, its in shipped.items() for branch, scale in its.items()
+        torch.equal(taken[name][branch], scale) for name, scales in shipped.items() for branch, scale in scales.items()
     )
 
 

@@ -11,11 +11,10 @@ from torch import nn
 
 import repopt
 import repopt.export.exporting
-from exported import small_run
 from repopt.data import EvalBatches, load_data
 from repopt.export import FORMATS, export_run
 from repopt.export.formats import METADATA
-from repopt.quantize import Int8, quantize_run
+from repopt.quantize import Int8, QuantizeJob, quantize_run
 from repopt.quantize.onnx_files import compare, onnx_metadata, onnx_outputs
 from repopt.quantize.pt2e import load_program
 from repopt.train.runs import load_run
@@ -24,15 +23,10 @@ from train.program import run as program
 FLOAT = ["onnx", "torch-export", "safetensors"]
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    return small_run(tmp_path_factory.mktemp("runs") / "run")
-
-
 @pytest.fixture
-def run(finished, tmp_path):
+def run(trained_run, tmp_path):
     """A copy to write into."""
-    return shutil.copytree(finished, tmp_path / "run")
+    return shutil.copytree(trained_run, tmp_path / "run")
 
 
 def validation(run, count, *, normalized=True):
@@ -118,12 +112,12 @@ def test_an_exported_folder_is_the_deploy_form(run):
 def test_an_int8_program_is_exported_with_the_normalization_inside(run):
     """The one that `repopt quantize` left in the run, not another."""
     setting = Int8(calibrator="minmax", weights="tensor", images=50)
-    left = load_program(quantize_run(run, setting=setting, out=run / "mine").file)
+    left = load_program(quantize_run(run, QuantizeJob(setting=setting, limit=100), out=run / "mine").file)
     exported = export_run(run, "onnx-int8", normalize=True, int8=run / "mine")
     assert exported.agreement.top1 >= 0.99
     assert exported.agreement.images == 360
-    told = json.loads(onnx_metadata(exported.path)["int8"])
-    assert (told["method"], told["weights"], told["calibrator"], told["images"]) == ("ptq", "tensor", "minmax", 50)
+    made = json.loads(onnx_metadata(exported.path)["int8"])
+    assert (made["method"], made["weights"], made["calibrator"], made["images"]) == ("ptq", "tensor", "minmax", 50)
     (run / "int8").mkdir()
     with pytest.raises(ValueError, match=r"int8' holds no program.pt2: give --int8 a folder that `repopt quantize"):
         export_run(run, "onnx-int8", run / "other.onnx")
@@ -189,12 +183,12 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_cannot_be_exported_is_said_and_nothing_is_written(finished, case):
+def test_what_cannot_be_exported_is_said_and_nothing_is_written(trained_run, case):
     options, words = BAD[case]
-    before = files(finished)
+    before = files(trained_run)
     with pytest.raises(ValueError, match=words):
-        export_run(finished, **{"format": "onnx", **options})
-    assert files(finished) == before
+        export_run(trained_run, **{"format": "onnx", **options})
+    assert files(trained_run) == before
 
 
 def test_a_run_that_lacks_something_is_not_exported(run, monkeypatch):

@@ -15,7 +15,7 @@ from repopt.train.runs import load_run
 from settled import settle
 
 FEW = {"depths": (2, 1, 1, 1)}  # the fewer layers, the sooner torch has written them
-MODELS = {"repopt_vgg_nano": {}, "repvgg_nano": FEW, "qarepvgg_nano": FEW, "repghostnet_050": {}}
+MODELS = {"repopt_vgg_nano": FEW, "repvgg_nano": FEW, "qarepvgg_nano": FEW, "repghostnet_050": {}}
 
 
 def digits(count, size=32):
@@ -54,14 +54,13 @@ def test_the_opset_is_the_one_asked_for(opset, tmp_path):
     assert compare([model(digits(7))], [onnx_outputs(tmp_path / "model.onnx", digits(7))]).difference <= 1e-4
 
 
-@pytest.mark.parametrize(
-    ("options", "epochs"), [({}, 4), pytest.param({"depths": None}, 15, marks=pytest.mark.slow)], ids=["small", "nano"]
-)
+@pytest.mark.parametrize("depth", ["small", pytest.param("nano", marks=pytest.mark.slow)])
 @torch.no_grad()
-def test_the_file_of_an_int8_program_chooses_its_classes(options, epochs, tmp_path):
+def test_the_file_of_an_int8_program_chooses_its_classes(depth, trained_run, tmp_path):
     """On 1,000 digits; integer kernels beside torch's float ones, so the logits are not the same."""
     with torch.enable_grad():
-        trained = load_run(small_run(tmp_path / "run", epochs=epochs, **options))
+        run = trained_run if depth == "small" else small_run(tmp_path / "run", epochs=15, depths=None)
+    trained = load_run(run)
     setting = Int8(calibrator="minmax")
     program = post_training(trained.model, calibration_batches(trained, load_data("digits"), 100), setting)
     write_onnx(program, tmp_path / "int8.onnx", digits(1))

@@ -130,15 +130,27 @@ def test_images_that_cannot_be_calibrated_on(batches, sentence):
         layer_costs(small_net(), batches, batches, Int8())
 
 
-def training():
+@pytest.fixture(scope="module")
+def prepared_once():
+    """A program in training that has seen a batch, and its state."""
     prepared = prepare(small_net(), images(), Int8(), training=True)
     prepared.train()
     prepared(images())
+    return prepared, copy.deepcopy(prepared.state_dict())
+
+
+@pytest.fixture
+def in_training(prepared_once):
+    """The program as it was after its first batch."""
+    prepared, state = prepared_once
+    prepared.load_state_dict(state)
+    prepared.train()
+    switch_(prepared, measure=True, quantize=True)
     return prepared
 
 
-def test_training_rounds_and_lets_gradients_through():
-    prepared = training()
+def test_training_rounds_and_lets_gradients_through(in_training):
+    prepared = in_training
     rounded = prepared(images())
     rounded.square().sum().backward()
     assert all(param.grad is not None and param.grad.abs().sum() > 0 for param in prepared.parameters())
@@ -146,9 +158,9 @@ def test_training_rounds_and_lets_gradients_through():
     assert signal_to_noise(prepared(images()), rounded) < 60  # equal but for the last bits would be 120 and more
 
 
-def test_ranges_are_those_of_training_images_alone():
-    """An evaluation between epochs, or of the test set behind the last, must not calibrate the program."""
-    prepared = training()
+def test_ranges_are_those_of_training_images_alone(in_training):
+    """An evaluation between epochs, or of the test set after the last, must not calibrate the program."""
+    prepared = in_training
     before = copy.deepcopy(prepared.state_dict())
 
     def moved():
@@ -167,7 +179,9 @@ def test_ranges_are_those_of_training_images_alone():
 @pytest.mark.slow
 @torch.no_grad()
 def test_what_was_trained_is_what_is_converted():
-    prepared = training()
+    prepared = prepare(small_net(), images(), Int8(), training=True)
+    prepared.train()
+    prepared(images())
     prepared.eval()
     expected = prepared(images(seed=3))
     program = convert(prepared)

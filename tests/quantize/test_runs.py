@@ -14,7 +14,7 @@ from exported import small_run
 from repopt.cli import main
 from repopt.data import EvalBatches
 from repopt.models import RepOptVGG, deploy
-from repopt.quantize import Int8, Timing, quantize_run, timing
+from repopt.quantize import Int8, QuantizeJob, Timing, quantize_run, timing
 from repopt.quantize.calibration import calibration_batches
 from repopt.quantize.ort import OnnxModel, post_training_onnx
 from repopt.quantize.pt2e import load_program
@@ -27,8 +27,19 @@ from train.program import run as program
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return small_run(tmp_path_factory.mktemp("runs") / "repvgg")
+def run(trained_run):
+    return trained_run
+
+
+@pytest.fixture(scope="module")
+def by_the_program(run, tmp_path_factory):
+    """A copy of the run that the real program has quantized, and what it said."""
+    folder = tmp_path_factory.mktemp("quantized")
+    copied = shutil.copytree(run, folder / "run")
+    words = ["--no-speed", "--layers", "--trim", "0.1", "--limit", "100", "--device", "cpu"]
+    code, said = program("quantize", copied, *words, "--csv", folder / "int8.csv", log=folder / "log")
+    assert code == 0, said
+    return copied, said
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +67,9 @@ slow = pytest.mark.slow
 def test_a_trained_run_keeps_its_accuracy(request, tmp_path, trained, method, backend, form):
     """And both models are evaluated on the same images, the INT8 one as it lies in its file."""
     run = request.getfixturevalue(trained)
-    setting, how = Int8(backend=backend), {"method": method, "epochs": 2, "lr": 0.01, "quiet": True}
     asked = form if (trained, form) in (("run", "trained"), ("run", "plain")) else "auto"
-    done = quantize_run(run, setting=setting, form=asked, out=tmp_path / "int8", **how)
+    job = QuantizeJob(method=method, setting=Int8(backend=backend, images=200), form=asked, epochs=1, lr=0.01)
+    done = quantize_run(run, job, out=tmp_path / "int8", quiet=True)
     assert done.record["form"] == form
     record = json.loads((tmp_path / "int8" / "quantized.json").read_text())
     assert {**done.record, "layers": []} == record
@@ -78,7 +89,7 @@ def test_a_trained_run_keeps_its_accuracy(request, tmp_path, trained, method, ba
 @pytest.mark.slow
 def test_the_two_backends_agree(run, tmp_path):
     accuracies = [
-        quantize_run(run, setting=Int8(backend=backend), out=tmp_path / backend).record["int8_accuracy"]
+        quantize_run(run, QuantizeJob(setting=Int8(backend=backend)), out=tmp_path / backend).record["int8_accuracy"]
         for backend in ("x86", "onnxruntime")
     ]
     assert accuracies[0] == pytest.approx(accuracies[1], abs=1.5)
@@ -87,7 +98,7 @@ def test_the_two_backends_agree(run, tmp_path):
 def test_a_calibrator_decides_the_ranges(run, tmp_path):
     """That of min-max holds all that was seen; percentile cuts off, and so may entropy."""
     trained, ranges = load_run(run), []
-    images = calibration_batches(trained, run_data(run), 100)
+    images = calibration_batches(trained, run_data(run), 50)
     for calibrator in CALIBRATORS["onnxruntime"]:
         setting = Int8(backend="onnxruntime", calibrator=calibrator)
         post_training_onnx(deploy(trained.model), images, setting, tmp_path / "int8.onnx")
@@ -126,17 +137,17 @@ def test_calibration_sees_training_images_of_every_class_and_always_the_same(run
 @pytest.mark.slow
 def test_layers_are_measured_as_the_model_is_quantized(run, tmp_path):
     costs = [
-        quantize_run(run, setting=Int8(weights=weights), layers=True, out=tmp_path / weights).layers
+        quantize_run(run, QuantizeJob(setting=Int8(weights=weights), layers=True), out=tmp_path / weights).layers
         for weights in ("channel", "tensor")
     ]
     assert sum(cost.snr_alone for cost in costs[0]) > sum(cost.snr_alone for cost in costs[1])
 
 
-def test_what_is_for_calibration_alone_is_refused_by_qat(run, tmp_path):
+def test_what_is_for_calibration_alone_is_refused_by_qat():
     with pytest.raises(ValueError, match="layers are measured for PTQ by x86"):
-        quantize_run(run, method="qat", layers=True, out=tmp_path / "qat")
+        QuantizeJob(method="qat", layers=True)
     with pytest.raises(ValueError, match="leave --trim out"):
-        quantize_run(run, method="qat", setting=Int8(trim=0.1), out=tmp_path / "qat")
+        QuantizeJob(method="qat", setting=Int8(trim=0.1))
 
 
 def test_a_speed_that_cannot_be_measured_takes_nothing_from_the_model(run, tmp_path, monkeypatch):
@@ -144,7 +155,8 @@ def test_a_speed_that_cannot_be_measured_takes_nothing_from_the_model(run, tmp_p
         return SimpleNamespace(returncode=1, stderr="no compiler\n", stdout="")
 
     monkeypatch.setattr(timing.subprocess, "run", fails)
-    done = quantize_run(run, timing=Timing(), out=tmp_path / "int8")
+    job = QuantizeJob(setting=Int8(backend="onnxruntime", images=50), limit=50, timing=Timing())
+    done = quantize_run(run, job, out=tmp_path / "int8")
     assert done.trouble == "the speed could not be measured: no compiler"
     assert done.file.exists()
     assert json.loads((tmp_path / "int8" / "quantized.json").read_text())["int8"] is None
@@ -158,7 +170,7 @@ def test_a_cpu_that_dies_of_its_own_promises_is_asked_for_less(run, monkeypatch)
 
     def dies_with_amx(call, env, **options):
         asked.append(env.get("ONEDNN_MAX_CPU_ISA"))
-        speeds = json.dumps(dict.fromkeys(timing.WAYS, 1.0))
+        speeds = json.dumps(dict.fromkeys(timing.SPEEDS, 1.0))
         return SimpleNamespace(returncode=0 if asked[-1] else -signal.SIGILL, stdout=speeds, stderr="")
 
     monkeypatch.setattr(timing.subprocess, "run", dies_with_amx)
@@ -176,24 +188,22 @@ def test_qat_is_the_runs_own_recipe_short_and_slow(run):
     assert qat_recipe(recipe, epochs=3, lr=0.5).lr == 0.5
 
 
-def test_the_command_says_what_int8_cost_and_writes_it(run, tmp_path):
-    words = ["--no-speed", "--layers", "--trim", "0.1", "--device", "cpu", "--csv", tmp_path / "int8.csv"]
-    code, said = program("quantize", run, "--out", tmp_path / "int8", *words, log=tmp_path / "log")
-    assert code == 0, said
+def test_the_command_says_what_int8_cost_and_writes_it(by_the_program):
+    run, said = by_the_program
     assert "repvgg_nano, deployed form: PTQ (histogram) for x86, per-channel weights" in said
     for line in (
         "\nits images trimmed by 10%, on ",
         "float ",
         "INT8 ",
         "stage3.0.rbr_reparam",
-        f"written: {tmp_path}/int8/program.pt2",
+        f"written: {run}/int8/program.pt2",
     ):
         assert line in said
     assert "Failed to load" not in said
-    record = json.loads((tmp_path / "int8" / "quantized.json").read_text())
+    record = json.loads((run / "int8" / "quantized.json").read_text())
     assert [cost["layer"] for cost in record["layers"]][5:] == ["linear", "all weights", "all inputs"]
     assert record["trim"] == 0.1
-    assert (tmp_path / "int8.csv").read_text().count("\n") == 2
+    assert (run.parent / "int8.csv").read_text().count("\n") == 2
 
 
 @pytest.mark.slow
@@ -209,10 +219,9 @@ def test_float_and_int8_are_timed_in_one_run(run, tmp_path, backend):
     assert all(record[way] > 0 for way in ("float_eager", "float_compiled", "int8"))
 
 
-def test_what_was_quantized_is_in_the_report(run, tmp_path):
-    copied = shutil.copytree(run, tmp_path / "run")
-    quantize_run(copied, layers=True)
-    page = write_report([copied], tmp_path / "report.html").read_text()
+def test_what_was_quantized_is_in_the_report(by_the_program, tmp_path):
+    run, _ = by_the_program
+    page = write_report([run], tmp_path / "report.html").read_text()
     assert "<h2>INT8</h2>" in page
     assert "stage3.0.rbr_reparam" in page
 
@@ -253,7 +262,7 @@ def test_a_folder_that_is_there_is_not_overwritten(run, tmp_path):
 def test_a_package_that_is_not_installed_is_named_with_its_extra(run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ImportError, match=r"pip install 'repopt\[int8\]'"):
-        quantize_run(run, setting=Int8(backend="onnxruntime"), out=tmp_path / "int8")
+        quantize_run(run, QuantizeJob(setting=Int8(backend="onnxruntime")), out=tmp_path / "int8")
     monkeypatch.setitem(sys.modules, "torchao", None)
     with pytest.raises(ImportError, match=r"pip install 'repopt\[int8\]'"):
         quantize_run(run, out=tmp_path / "int8")

@@ -130,7 +130,7 @@ def test_a_plain_gradient_is_clipped_to_the_norm():
 
 def test_bf16_trains_and_keeps_float32_weights(tmp_path):
     """In a process of its own: there are machines whose processor does not have the instruction that it reports."""
-    digits = ["--data", "digits", "--limit", "128", "--recipe", "demo", "--epochs", "2", "--eval-every", "1"]
+    digits = ["--data", "digits", "--limit", "64", "--recipe", "demo", "--epochs", "2", "--batch-size", "32"]
     args = ["train", *digits, "--lr", "0.01", "--warmup-epochs", "0", "--method", "sgd", "--kernel", "paper", "--quiet"]
     code, said = program(*args, "--precision", "bf16", "--out", tmp_path / "low", log=tmp_path / "log")
     if code == -signal.SIGILL:
