@@ -54,7 +54,8 @@ def prepare(model: nn.Module, example: Tensor, setting: Int8, *, training: bool 
         captured = _exported(model.train(training), example).module(check_guards=False)
         insert = prepare_qat_pt2e if training else prepare_pt2e
         prepared: GraphModule = insert(captured, _quantizer(setting, training=training))
-        allow_exported_model_train_eval(prepared)
+        if training:
+            allow_exported_model_train_eval(prepared)
     if not fake_quantizations(prepared):
         raise RuntimeError(
             "torchao found nothing to quantize in this model: use the versions of torch and torchao that repopt is "
@@ -63,6 +64,7 @@ def prepare(model: nn.Module, example: Tensor, setting: Int8, *, training: bool 
     if training:
         _measure_in_training_only_(prepared)
     else:
+        _stay_in_eval_mode_(prepared)
         switch_(prepared, measure=True, quantize=False)
     return prepared
 
@@ -80,12 +82,11 @@ def calibrate_(prepared: GraphModule, batches: Sequence[Tensor]) -> None:
 def convert(prepared: GraphModule) -> GraphModule:
     """The program with integer weights; the prepared one is used up."""
     with quiet_torchao():
-        from torchao.quantization.pt2e import allow_exported_model_train_eval
         from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 
-        prepared.eval()  # not chained: it returns nothing in an exported program
+        prepared.eval()
         converted: GraphModule = convert_pt2e(prepared)
-        allow_exported_model_train_eval(converted)
+    _stay_in_eval_mode_(converted)
     used = {str(node.target) for node in converted.graph.nodes if node.op == "get_attr"}
     for name in [name for name, _ in converted.named_parameters() if name not in used]:  # the weights before rounding
         module, _, own = name.rpartition(".")
@@ -103,10 +104,9 @@ def load_program(path: Path) -> GraphModule:
     """An INT8 program from its file; torch.compile with inductor's freezing makes it fast."""
     with quiet_torchao():
         import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer  # noqa: F401  its operators
-        from torchao.quantization.pt2e import allow_exported_model_train_eval
 
         program: GraphModule = torch.export.load(path).module(check_guards=False)
-        allow_exported_model_train_eval(program)
+    _stay_in_eval_mode_(program)
     program._forward_pre_hooks.clear()  # they insist on the exported size; the operators take any
     return program
 
@@ -167,6 +167,11 @@ def _measure_in_training_only_(prepared: GraphModule) -> None:
         return prepared
 
     prepared.train, prepared.eval = train, lambda: train(False)  # type: ignore[method-assign]
+
+
+def _stay_in_eval_mode_(program: GraphModule) -> None:
+    """Makes train() and eval() do nothing: the program has no norm or dropout to switch, and torchao takes seconds."""
+    program.train, program.eval = lambda mode=True: program, lambda: program  # type: ignore[method-assign]
 
 
 def _exported(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
