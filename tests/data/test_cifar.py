@@ -106,7 +106,7 @@ def cut(path):
     [
         (
             lambda folder: cut(folder / "train.bin"),
-            r"train\.bin' has 12289 bytes, which are no whole records",
+            r"train\.bin' has 12289 bytes, not a multiple of a record",
         ),
         (lambda folder: (folder / "test.bin").write_bytes(b""), "has 0 bytes"),
         (lambda folder: (folder / "test.bin").unlink(), "holds a part of cifar100 but no 'test.bin'"),
@@ -124,10 +124,10 @@ def test_a_damaged_binary_version_is_named(spoil, words, tmp_path):
 def test_a_cut_off_archive_and_a_file_that_is_none_are_named(tmp_path):
     path, _ = packed(LAYOUTS["cifar100"][1], tmp_path)
     cut(path)
-    with pytest.raises(ValueError, match=r"is no readable archive .*download it again"):
+    with pytest.raises(ValueError, match=r"is not a readable archive .*download it again"):
         load_data(f"cifar100:{path}")
     path.write_bytes(b"no archive")
-    with pytest.raises(ValueError, match="is no readable archive"):
+    with pytest.raises(ValueError, match="is not a readable archive"):
         load_data(f"cifar100:{path}")
 
 
@@ -149,8 +149,8 @@ class Trap:
     [
         ({"data": Trap()}, "train' asks for .*print, which no array needs, so it was not loaded"),
         ({"data": OrderedDict()}, "asks for collections.OrderedDict"),
-        ({"data": np.zeros((2, 3072)), "fine_labels": [1, 2]}, "is no batch of CIFAR"),
-        ({"data": np.zeros((2, 3072), np.uint8), "fine_labels": [1]}, "is no batch of CIFAR"),
+        ({"data": np.zeros((2, 3072)), "fine_labels": [1, 2]}, "is not a batch of CIFAR"),
+        ({"data": np.zeros((2, 3072), np.uint8), "fine_labels": [1]}, "is not a batch of CIFAR"),
         ({"data": np.zeros((2, 3072), np.uint8), "fine_labels": [1, 100]}, "labels other than 0 to 99"),
         ([1, 2], "holds a list, not a dictionary"),
     ],
@@ -165,7 +165,7 @@ def test_a_pickle_that_asks_for_more_than_arrays_is_refused(content, words, tmp_
 
 @pytest.mark.parametrize("content", [b"", b"no pickle", pickle.dumps({"data": np.zeros(9)}, protocol=2)[:-20]])
 def test_a_damaged_pickle_is_named(content):
-    with pytest.raises(ValueError, match="'some/file' is no readable pickle"):
+    with pytest.raises(ValueError, match="'some/file' is not a readable pickle"):
         load_arrays(content, Path("some/file"))
 
 

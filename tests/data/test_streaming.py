@@ -91,14 +91,16 @@ def test_torchs_own_generator_is_left_alone(files):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_broken_file_is_one_sentence_also_from_a_worker(files, workers):
     truncate(files.paths[4])
-    words = r"^'.*cat/4\.png' is no readable image \(.+\): replace it, or leave broken images out with broken='skip'$"
+    words = (
+        r"^'.*cat/4\.png' is not a readable image \(.+\): replace it, or leave broken images out with broken='skip'$"
+    )
     with pytest.raises(ValueError, match=words):
         epoch(files, workers=workers)
 
 
 def test_a_missing_plug_in_is_a_sentence(files, monkeypatch):
     monkeypatch.setitem(sys.modules, "torchvision.transforms", None)
-    with pytest.raises(ImportError, match=r"randaugment wants torchvision, .*: pip install 'repopt\[timm\]'"):
+    with pytest.raises(ImportError, match=r"randaugment needs torchvision, .*: pip install 'repopt\[timm\]'"):
         epoch(files)
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ImportError, match=r"decoded by Pillow, which is not installed: pip install 'repopt\[report\]'"):

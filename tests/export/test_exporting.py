@@ -178,7 +178,7 @@ BAD = {
     "no images": ({"images": 0}, "at least 1 image is compared on, not 0"),
     "other suffix": ({"out": "model.bin"}, "'model.bin' must end in .onnx"),
     "other classes": ({"data": "fake:64,4,32"}, "has 4 classes and the run 10"),
-    "no such data": ({"data": "mnist"}, "'mnist' is no source of data"),
+    "no such data": ({"data": "mnist"}, "'mnist' is not a source of data"),
 }
 
 

@@ -10,7 +10,7 @@ from repopt.device import allow_tf32
 from repopt.train.recipe import Precision
 
 _WARM = 3  # calls before the clock starts: compilation, and the choice of kernels
-TIMINGS = 3  # of which the median counts
+TIMINGS = 3  # their median counts
 
 
 def inference_speed(

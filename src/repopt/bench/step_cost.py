@@ -181,7 +181,7 @@ class _Timer:
 
 
 def _state_bytes(optimizer: Optimizer) -> int:
-    """The state as it is saved, less the branches' kernels, which are no state."""
+    """The saved state, without the branches' kernels, which are not state."""
     saved = optimizer.state_dict()
     blocks = [block for group in saved["param_groups"] for block in group.get("repopt_branches", {}).values()]
     return _nbytes(saved["state"]) + sum(_nbytes(branch["state"]) for block in blocks for branch in block.values())

@@ -35,7 +35,7 @@ def bench_step(
     Args:
         model: the model whose convolutions are stepped; `repopt list` names them.
         rules: sgd is compared with the grad route, adamw with the closed form and the branch route.
-        device: auto takes CUDA where there is one.
+        device: auto is CUDA if there is one.
         implementations: torch's implementations to compare with; on CUDA each also as a CUDA graph.
         memory_format: of the weights and gradients.
         threads: CPU threads, torch's default unless given.
@@ -86,12 +86,12 @@ def bench_train(
     Args:
         models: names of plain models; `repopt list` has them.
         methods: the first is what the others are compared with.
-        batch_size: images a step.
+        batch_size: images per step.
         size: side of the images.
         classes: how many.
         steps: timed ones, after compilation and capture.
         precision: of the forward and backward pass; bf16 on CUDA and fp32 elsewhere unless given.
-        device: auto takes CUDA where there is one.
+        device: auto is CUDA if there is one.
         seed: of weights and data.
         out: a CSV file to append the figures to.
         json: print JSON instead of a table.

@@ -27,7 +27,7 @@ def evaluate(
         data: the run's own unless given.
         sizes: sides of the images; the run's own unless given.
         limit: keep that many images.
-        device: auto takes CUDA where there is one.
+        device: auto is CUDA if there is one.
         json: print JSON instead of a table.
     """
     scores = evaluate_run(run, data, sizes=sizes, device=device, limit=limit)

@@ -47,14 +47,14 @@ def quantize(
 
     Args:
         run: the run folder.
-        method: ptq calibrates and is done; qat trains on for some epochs with the rounding in place.
+        method: ptq only calibrates; qat trains on for some epochs with the rounding in place.
         backend: x86 writes a program for torch.compile on a CPU, onnxruntime an ONNX file.
-        weights: a step for each output channel, or one for each tensor.
-        calibrator: how ptq chooses the range of an activation: x86 has histogram (its default) and minmax, onnxruntime
-            minmax (its default), entropy and percentile.
+        weights: one scale for each output channel, or one for each tensor.
+        calibrator: how ptq chooses the range of an activation: histogram (default) or minmax for x86; minmax (default),
+            entropy or percentile for onnxruntime.
         images: how many of the training set are measured.
-        trim: share of these images, such as 0.01, that ptq leaves out again: those that drive a layer's input furthest
-            beyond what the median image does.
+        trim: share of these images, such as 0.01, that ptq leaves out: those that drive a layer's input furthest beyond
+            the median image's.
         form: of the model that is quantized. auto: as it is deployed, and for qat as it was trained where that is one
             operator a layer. plain: a RepVGG converted to one operator a layer, with norms put back.
         data: the run's own unless given.
@@ -65,10 +65,10 @@ def quantize(
         layers: measure every layer on its own too, all weights, all inputs, and the noise along the depth; for ptq by
             x86.
         speed: time float and INT8 on this machine's CPU.
-        speed_batch: images a batch while timing.
+        speed_batch: images per batch while timing.
         speed_size: side of the images while timing, the run's unless given.
         threads: of the CPU while timing.
-        device: where qat and evaluation are computed; auto takes CUDA where there is one.
+        device: where qat and evaluation are computed; auto is CUDA if there is one.
         csv: a CSV file to append the figures to.
         quiet: show no progress.
         json: print JSON instead of tables.

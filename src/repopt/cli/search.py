@@ -37,10 +37,10 @@ def search(
             where the scales go, and the run folder is named after it.
         scales_out: another place for the scales.
         strides: of the stem and the four stages; keep those of the model you will train.
-        limit: keep that many images, for a quick try.
+        limit: use only that many images, for a quick try.
         broken: what to do with images that cannot be decoded.
-        device: auto takes CUDA where there is one.
-        resume: go on with the run in the folder, with its own settings.
+        device: auto is CUDA if there is one.
+        resume: continue the run in the folder, with its own settings.
         quiet: show no progress.
         recipe: auto (demo for digits, else search), a name, or a .toml file; every flag below is one of its fields,
             with its default.

@@ -43,10 +43,10 @@ def train(
         out: the run folder.
         weights: a checkpoint to start from; nothing is drawn then.
         strides: of the stem and the four stages.
-        limit: keep that many images, for a quick try.
+        limit: use only that many images, for a quick try.
         broken: what to do with images that cannot be decoded.
-        device: auto takes CUDA where there is one.
-        resume: go on with the run in the folder, with its own settings.
+        device: auto is CUDA if there is one.
+        resume: continue the run in the folder, with its own settings.
         quiet: show no progress.
         recipe: auto (demo for digits, imagenet for folders, else small), a name, or a .toml file; every flag below is
             one of its fields, with its default.

@@ -1,8 +1,8 @@
 """Augmentation of whole batches where they live: no loop over images, yet each image has its own draw.
 
-An image's draw is one row of uniform numbers, a column for each decision. So a row says all that happens to an image,
-whichever rank asks for it, and an augmentation that is switched on leaves the draws of the others as they were. Shapes
-follow from the arguments alone and nothing is read back from the device.
+An image's draw is one row of uniform numbers, a column for each decision. So a row decides all that happens to an
+image, on whichever rank, and switching one augmentation on leaves the draws of the others unchanged. Shapes follow from
+the arguments alone, and nothing is read back from the device.
 """
 
 import hashlib
@@ -36,8 +36,8 @@ class Augmentation:
         resized_crop: least and largest share of an image's area that a random box holds; the box, of aspect 3/4 to 4/3,
             becomes the image. None for no box.
         flip: mirrors every second image, left to right.
-        randaugment: operations an image and the level below which each one's strength is drawn, of 30; by torchvision,
-            for streamed files only.
+        randaugment: operations per image, and the level, at most 30, below which the strength of each is drawn; by
+            torchvision, for streamed files only.
         color_jitter: brightness, contrast and saturation are each multiplied by a number in 1 +- this.
         erasing: probability that a box is painted over with the image's own mean colour, which normalization takes to
             about zero.
@@ -89,12 +89,12 @@ def augment(pixels: Tensor, augmentation: Augmentation, size: int, generator: to
 
 
 def draw(count: int, generator: torch.Generator) -> Tensor:
-    """One row of draws an image, on the generator's device."""
+    """One row of draws per image, on the generator's device."""
     return torch.rand(count, DRAWS, generator=generator, device=generator.device)
 
 
 def mixed_seed(*parts: int | str) -> int:
-    """One seed out of a purpose and several numbers, so that neighbours share nothing."""
+    """One seed from a purpose and several numbers; neighbouring numbers give unrelated seeds."""
     digest = hashlib.sha256(",".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1  # a positive 64-bit integer
 
@@ -104,7 +104,7 @@ def apply(pixels: Tensor, draws: Tensor, augmentation: Augmentation, size: int, 
 
     Args:
         pixels: (N, C, H, W) uint8.
-        draws: (B, DRAWS), of which `draw` makes one row an image.
+        draws: (B, DRAWS), one row per image, as `draw` makes them.
         augmentation: what to do.
         size: side of the result.
         rows: (B,), which of the images; all of them unless given.
@@ -185,7 +185,7 @@ def _crop(pixels: Tensor, rows: Tensor | None, draws: Tensor, padding: int, flip
     y, x = torch.arange(height, device=device).expand(len(draws), -1), torch.arange(width, device=device)
     x = torch.where(mirrored(draws)[:, None], x.flip(0), x) if flip else x.expand(len(draws), -1)
     if padding:
-        # a slice, as a list of columns would be copied over; rounding may take a draw just below 1 too far
+        # a slice, not a list of columns, which would be copied; rounding may take a draw just below 1 too far
         offsets = (draws[:, _TOP : _LEFT + 1] * (2 * padding + 1)).long().clamp_(max=2 * padding) - padding
         y, x = y + offsets[:, :1], x + offsets[:, 1:]
         inside_y, inside_x = (y >= 0) & (y < height), (x >= 0) & (x < width)

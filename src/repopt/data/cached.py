@@ -1,8 +1,8 @@
 """A cache of decoded images on disk, so that a second start reads bytes instead of decoding files.
 
 An entry's name is a digest of the files' paths, sizes and times and of the images' side: a change to any of them makes
-another entry, and nothing stale is ever read. Entries are written beside and moved into place, so that a reader finds
-a whole one or none.
+another entry, so nothing stale is ever read. Entries are written to a temporary file and moved into place, so that a
+reader finds a whole one or none.
 """
 
 import hashlib

@@ -135,7 +135,7 @@ def _wanted(layouts: Iterable[_Layout]) -> set[str]:
 
 
 def _unpacked(folder: Path, layouts: Iterable[_Layout]) -> dict[str, bytes]:
-    # a folder `train` of another data set is no file `train` of this one
+    # `train` may also be a folder, of another data set
     return {name: (folder / name).read_bytes() for name in _wanted(layouts) if (folder / name).is_file()}
 
 
@@ -156,7 +156,7 @@ def _packed(path: Path, layouts: Iterable[_Layout]) -> dict[str, bytes]:
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         first = str(error).partition("\n")[0]  # tarfile has a line for each compression it tried
         raise ValueError(
-            f"{str(path)!r} is no readable archive ({first}): it may be cut off, so download it again"
+            f"{str(path)!r} is not a readable archive ({first}): it may be cut off, so download it again"
         ) from error
     return files
 
@@ -183,7 +183,7 @@ def _binary(layout: _Layout, content: bytes, name: Path) -> tuple[np.ndarray, np
     record = layout.label_bytes + _PIXELS
     if not content or len(content) % record:
         raise ValueError(
-            f"{str(name)!r} has {len(content)} bytes, which are no whole records of {record}: it may be cut off, so "
+            f"{str(name)!r} has {len(content)} bytes, not a multiple of a record's {record}: it may be cut off, so "
             "download it again"
         )
     records = np.frombuffer(content, np.uint8).reshape(-1, record)
@@ -195,8 +195,8 @@ def _python(layout: _Layout, content: bytes, name: Path) -> tuple[np.ndarray, np
     data, labels = read.get("data"), np.asarray(read.get(layout.label_key, ()))
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape != (len(labels), _PIXELS):
         raise ValueError(
-            f"{str(name)!r} is no batch of CIFAR: it must hold 'data', bytes of shape (images, {_PIXELS}), and as many "
-            f"{layout.label_key!r}"
+            f"{str(name)!r} is not a batch of CIFAR: it must hold 'data', bytes of shape (images, {_PIXELS}), and as "
+            f"many {layout.label_key!r}"
         )
     return _checked(layout, data, labels, name)
 

@@ -118,7 +118,7 @@ def _read(source: str, *, size: int | None, limit: int | None, cache: Path | Non
         near = difflib.get_close_matches(kind, _SOURCES, n=1)
         known = ", ".join(_SOURCES.values())
         raise ValueError(
-            f"{source!r} is no source of data{f' (did you mean {near[0]!r}?)' if near else ''}: give one of {known}"
+            f"{source!r} is not a source of data{f' (did you mean {near[0]!r}?)' if near else ''}: give one of {known}"
         )
     if bool(rest) != (":" in _SOURCES[kind]):
         raise ValueError(f"{source!r} is incomplete or has too much: write {_SOURCES[kind]!r}")

@@ -29,7 +29,8 @@ class BrokenImageError(ValueError):
     def __init__(self, path: Path, reason: str) -> None:
         self.reason = reason
         super().__init__(
-            f"{str(path)!r} is no readable image ({reason}): replace it, or leave broken images out with broken='skip'"
+            f"{str(path)!r} is not a readable image ({reason}): replace it, or leave broken images out with "
+            "broken='skip'"
         )
 
 

@@ -42,7 +42,7 @@ def read_folder(
         limit: keep that many images of each part, balanced over the classes.
         cache: folder for decoded images.
         broken: `raise` stops at broken images, `skip` leaves them out with a warning. With `raise` the files of a
-            large set are looked at only when a batch wants them, with `skip` beforehand.
+            large set are read only when a batch needs them, with `skip` beforehand.
         resident: bytes that the decoded images of both parts may take; beyond them files are streamed.
     """
     train_folder, val_folder = _split_folders(path)

@@ -1,8 +1,8 @@
 """Batches on the device, each a pure function of the seed, the epoch and the step.
 
-Small sets are moved to the device once and never come back: a batch is a slice of the epoch's order, a row of draws an
-image and one gather. Large sets stream from files, see `streaming`. A run that starts in the middle of an epoch gets
-what an unbroken run gets from there, and ranks get the rows that one process would put side by side.
+Small sets are moved to the device once: a batch is a slice of the epoch's order, a row of draws per image, and one
+gather. Large sets stream from files, see `streaming`. A run that resumes in the middle of an epoch gets the batches of
+an uninterrupted run, and ranks get the rows that one process would put side by side.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Batch = tuple[Tensor, Tensor]
 
-# bytes of finished batches: small ones are made several at a time, where starting the kernels would cost more than they
+# bytes of batches made at once: small batches are made in groups, as launching kernels costs more than running them
 _GROUP = 32 << 20
 
 
@@ -112,7 +112,7 @@ class TrainBatches:
         return self._batches(number, start)
 
     def order(self, number: int) -> Tensor:
-        """Which image stands where in an epoch, on the CPU and the same for every device and number of ranks."""
+        """The order of the images in an epoch, the same for every device and number of ranks."""
         generator = torch.Generator().manual_seed(mixed_seed("order", self.seed, number))
         return torch.randperm(self._count, generator=generator)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 
 class _RefusedError(Exception):
-    """A pickle asked for something that is no part of an array."""
+    """A pickle asked for something that no array needs."""
 
 
 def _encode(text: str, encoding: str = "latin1") -> bytes:
@@ -60,7 +60,7 @@ def load_arrays(content: bytes, name: Path) -> dict[str, Any]:
         ) from error
     except Exception as error:  # a corrupt pickle breaks the reader in many ways
         raise ValueError(
-            f"{str(name)!r} is no readable pickle ({error}): it may be cut off, so download it again"
+            f"{str(name)!r} is not a readable pickle ({error}): it may be cut off, so download it again"
         ) from error
     if not isinstance(read, dict):
         raise ValueError(f"{str(name)!r} holds a {type(read).__name__}, not a dictionary as CIFAR's files do")

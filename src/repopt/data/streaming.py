@@ -48,18 +48,18 @@ class _Samples(Dataset[Sample]):
 
 
 class EvalSamples(_Samples):
-    """Images as evaluation wants them: the middle."""
+    """Images for evaluation: the middle of each."""
 
     def prepared(self, image: "PillowImage", key: Key) -> "PillowImage":
         return centre_crop(image, self.size, EVAL_SHARE)
 
 
 class TrainSamples(_Samples):
-    """Images as training wants them: each with its own draw.
+    """Images for training, each with its own draw.
 
     Args:
-        files: the training part.
-        augmentation: of which crop, flip and RandAugment are done.
+        files: the training split.
+        augmentation: only its crop, flip and RandAugment are done here.
         size: side of the images that are given out.
         seed: of the draws.
     """
@@ -92,7 +92,7 @@ class TrainSamples(_Samples):
     ) -> "PillowImage":
         operations, level = randaugment
         levels = torch.randint(level, (operations,), generator=generator).tolist()
-        # torchvision draws from torch's global generator: lent for the image, then as it was
+        # torchvision draws from torch's global generator, which is restored afterwards
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(generator.initial_seed())
             for drawn in levels:
@@ -155,7 +155,7 @@ def _rand_augments(level: int) -> list[Callable[["PillowImage"], "PillowImage"]]
         from torchvision.transforms import RandAugment  # type: ignore[import-untyped]
     except (ImportError, RuntimeError) as error:  # the latter: a CUDA build of torchvision beside a CPU build of torch
         raise ImportError(
-            f"randaugment wants torchvision, which cannot be imported ({error}): pip install 'repopt[timm]', in a "
+            f"randaugment needs torchvision, which cannot be imported ({error}): pip install 'repopt[timm]', in a "
             "build that fits this torch, or train without randaugment"
         ) from error
     return [RandAugment(num_ops=1, magnitude=number) for number in range(level)]

@@ -38,7 +38,7 @@ def post_training_onnx(model: nn.Module, batches: Sequence[Tensor], setting: Int
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        # it recommends a step that was taken, and prints as it goes
+        # it recommends the pre-processing that was just done, and prints as it goes
         with redirect_stdout(StringIO()), TemporaryDirectory() as folder, replacing(path) as unfinished:
             float_file, inferred = Path(folder, "float.onnx"), Path(folder, "inferred.onnx")
             write_onnx(model.eval(), float_file, batches[0])

@@ -27,7 +27,7 @@ class LayerCost:
         layer: the module's name, or `all weights`, or `all inputs`.
         agreement_alone: percent of images whose predicted class stays, with this alone quantized.
         snr_alone: of the logits in dB, with this alone quantized.
-        snr: of the layer's output in dB, with all layers quantized; None where it is no layer.
+        snr: of the layer's output in dB, with all layers quantized; None for all weights or all inputs.
     """
 
     layer: str

@@ -83,7 +83,7 @@ def measure_speed(run: Path, int8: Path, timing: Timing) -> dict[str, Any]:
 @torch.no_grad()
 def _measure(run: Path, int8: Path, size: int, batch_size: int, threads: int, repeats: int) -> dict[str, float]:
     torch.set_num_threads(threads)
-    torch._inductor.config.freezing = True  # constants folded in and weights packed, as torchao's kernels want them
+    torch._inductor.config.freezing = True  # folds constants and packs weights, as torchao's kernels need
     trained = load_run(run)
     model = deploy(trained.model)
     generator = torch.Generator().manual_seed(0)

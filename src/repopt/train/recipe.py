@@ -51,14 +51,14 @@ class Recipe:
 
     Attributes:
         epochs: passes over the training images.
-        batch_size: images a step, over all processes and accumulated parts.
+        batch_size: images per step, over all processes and accumulated parts.
         lr: the highest learning rate, for a batch of `lr_batch`.
         lr_batch: the batch that `lr` is for; another batch size scales it linearly.
         warmup_epochs: epochs of linear warm-up.
         warmup_lr: where the warm-up starts, for a batch of `lr_batch`.
         optimizer: the name of one in torch.optim.
-        momentum: SGD's.
-        nesterov: SGD's.
+        momentum: of SGD.
+        nesterov: Nesterov momentum, of SGD.
         weight_decay: of kernels and identities; norms and biases have none.
         decay_identity: of searches and RepVGG: whether their identities are decayed.
         label_smoothing: share of the target that is spread over all classes.
@@ -66,8 +66,8 @@ class Recipe:
         mixup: parameter of the Beta distribution that mixes pairs of images; 0 for none.
         dropout: before the classifier; the model's own unless given.
         ema: decay of a moving average of the weights, which is evaluated beside them; 0 for none.
-        accumulate: parts that a batch is computed in.
-        size: side of the training images; that of the data unless given.
+        accumulate: number of parts that a batch is computed in.
+        size: side of the training images; the data's own unless given.
         crop_padding: zeros around an image before a random crop of its own size.
         resized_crop: smallest and largest share of the area that a random resized crop takes; none unless given.
         flip: images left to right, at random.
@@ -76,16 +76,16 @@ class Recipe:
         erasing: probability that a rectangle is erased.
         kernel: how kernels start, the same for every method: `authors` (torch's default) or `paper` (MSRA).
         identity: where the imagined identities start.
-        rules: which of the method's two rules are followed; one alone is an ablation, equal to no block.
+        rules: which of the method's two rules are followed; one alone is an ablation and equals no block.
         start: where a search's scales start: sqrt(2/l) counted as the `authors` or the `paper` do, or a number.
         precision: of the forward and backward pass.
         channels_last: memory format of weights and images; on CUDA unless given.
         compile: torch.compile the model; on CUDA unless given.
         graph: replay the whole step as a CUDA graph; where it can be unless given.
-        eval_every: epochs between evaluations; the last epoch always is.
+        eval_every: epochs between evaluations; the last epoch is always evaluated.
         eval_size: side of the images in evaluation; the training size unless given.
-        eval_batch: images a step of evaluation.
-        workers: processes that decode images of sets too large to hold.
+        eval_batch: images per step of evaluation.
+        workers: processes that decode images, for sets too large to hold in memory.
         seed: of weights, order and augmentation.
     """
 

@@ -33,7 +33,7 @@ def autocast(recipe: Recipe, device: torch.device) -> AbstractContextManager[Any
 
 
 class Totals:
-    """What the steps of an epoch add up, on the device."""
+    """The sums over an epoch's steps, on the device."""
 
     def __init__(self, device: torch.device) -> None:
         # losses, hits, steps, steps before the first bad one
@@ -64,7 +64,7 @@ class TrainStep:
     """A callable that takes a batch and trains on it.
 
     Args:
-        model: the model, as it is called: compiled or wrapped.
+        model: the model to call, compiled or wrapped.
         optimizer: the optimizer.
         clip: clips the gradients.
         recipe: precision, loss, accumulation.
