@@ -16,7 +16,6 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from repopt.data import DataSet, EvalBatches, TrainBatches
 from repopt.device import allow_tf32
-from repopt.surgery.conversion import search_blocks
 from repopt.train.checkpoint import load_checkpoint, random_state, save_checkpoint, set_random_state
 from repopt.train.distributed import World
 from repopt.train.methods import Subject, clip_, make_optimizer, settled
@@ -300,6 +299,8 @@ class Trainer:
         """Appends the mean of each branch's scales, all read from the device at once."""
         if self.subject.method != "search" or self.folder is None:
             return
+        from repopt.surgery.conversion import search_blocks
+
         searched = {name: block.searched() for name, block in search_blocks(self.subject.model).items()}
         flat = iter(torch.stack([scale.mean() for scales in searched.values() for scale in scales.values()]).tolist())
         means = {name: {branch: next(flat) for branch in scales} for name, scales in searched.items()}

@@ -23,7 +23,6 @@ from repopt.optim.attachment import attach
 from repopt.optim.clipping import clip_grad_norm_
 from repopt.optim.decay import decay_groups
 from repopt.plans.planning import Plan, ScalesLike, plan
-from repopt.surgery.conversion import csla_model, search_model
 from repopt.train.distributed import World
 from repopt.train.recipe import Recipe, on_cuda_unless_given
 
@@ -62,6 +61,8 @@ def make_subject(
     """
     draw = torch.Generator().manual_seed(recipe.seed)
     if method == "search":
+        from repopt.surgery.conversion import search_model
+
         searching = search_model(
             model, plan(model), start=recipe.start, kernel=recipe.kernel, generator=draw, inplace=True
         )
@@ -84,6 +85,8 @@ def make_subject(
     if recipe.rules == "initialization":
         return Subject(method=method, model=model)
     if method == "csla":
+        from repopt.surgery.conversion import csla_model
+
         return Subject(method=method, model=csla_model(model, planned, kernels, inplace=True))
     return Subject(method=method, model=model, plan=planned, kernels=kernels)
 

@@ -1,6 +1,5 @@
 """From a job to a finished run: data, subject, loop, and the files that stay."""
 
-import copy
 import dataclasses
 import json
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from repopt.models import load_checkpoint as load_weights
 from repopt.models.saved import tuples
 from repopt.plans.planning import ScalesLike, plan
 from repopt.plans.scales import Scales
-from repopt.surgery.conversion import extract_scales, merge
 from repopt.train.checkpoint import NAME as CHECKPOINT
 from repopt.train.distributed import World, joined
 from repopt.train.loop import Trainer
@@ -184,6 +182,8 @@ def _write_start(job: Job, folder: RunFolder, info: dict[str, Any]) -> None:
 
 def _save_searched(job: Job, subject: Subject, folder: RunFolder, info: dict[str, Any]) -> None:
     """Writes the scales that a search found, with their provenance."""
+    from repopt.surgery.conversion import extract_scales
+
     provenance = {"run": json.dumps(info), "recipe": json.dumps(dataclasses.asdict(job.recipe))}
     with replacing(folder.path / "scales.safetensors") as path:
         Scales(extract_scales(subject.model), provenance).save(path)
@@ -191,9 +191,13 @@ def _save_searched(job: Job, subject: Subject, folder: RunFolder, info: dict[str
 
 def _write_model(job: Job, data: DataSet, trainer: Trainer, folder: RunFolder) -> None:
     """Writes the model, its moving average where there is one, and what it takes to load them."""
-    model, merged = trainer.subject.model, job.method in ("search", "csla")
-    if trainer.ema is not None and not merged:
-        _save_weights(folder.path / "model_ema.safetensors", copy.deepcopy(trainer.ema.module))
+    model = trainer.subject.model
+    if job.method in ("search", "csla"):
+        from repopt.surgery.conversion import merge
+
+        model = merge(model)
+    elif trainer.ema is not None:
+        _save_weights(folder.path / "model_ema.safetensors", trainer.ema.module)
     folder.write(
         "config.json",
         {
@@ -206,7 +210,7 @@ def _write_model(job: Job, data: DataSet, trainer: Trainer, folder: RunFolder) -
             "eval_size": job.recipe.eval_size,
         },
     )
-    _save_weights(folder.path / "model.safetensors", merge(model) if merged else model)  # last: the run can be loaded
+    _save_weights(folder.path / "model.safetensors", model)  # last: now the run can be loaded
 
 
 def _check_data(data: DataSet, folder: RunFolder | None) -> None:
