@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from forked import CONTEXT, leave_coverage
+from forked import CONTEXT, fork
 from made_up import QUICK, squares
 from paper.__main__ import main
 from paper.tables import measure_rows, work_left
@@ -21,8 +21,7 @@ class Elsewhere:
 
     def __init__(self, work, *args):
         self._begun = CONTEXT.Event()
-        self._process = CONTEXT.Process(target=_work, args=(work, *args, self._begun), daemon=True)
-        self._process.start()
+        self._process = fork(work, *args, self._begun, killed=True)
 
     def wait_for_begin(self):
         assert self._begun.wait(60)
@@ -43,11 +42,6 @@ class Elsewhere:
         assert self._process.is_alive()
         self._process.kill()
         self._process.join(60)
-
-
-def _work(work, *args):
-    leave_coverage()
-    work(*args)
 
 
 def hold(folder, name, begun):

@@ -1,12 +1,16 @@
 """Processes of their own for tests, forked from one that has imported what they need: tenths of a second, not five.
 
-A process has one fork server, and the last list of imports would win: so there is one list, for all tests.
+A test session has one fork server, and of several lists of imports the last would win: so there is one list, for all.
+
+The server measures no coverage. It would write its data when the session ends, while the data of all processes are
+combined, and half a file would be read. A process that it forks measures coverage itself, unless it is to be killed: a
+kill would leave half a file, too.
 """
 
 import multiprocessing
 import os
-import posix
-import sys
+
+_MEASURED = "COVERAGE_PROCESS_CONFIG"  # set by coverage for the processes that are to be measured
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
@@ -18,10 +22,28 @@ CONTEXT.set_forkserver_preload(
 )
 
 
-def leave_coverage():
-    """Keeps a process that may be killed from writing coverage's data: a kill would leave half a file of it."""
-    coverage = sys.modules.get("coverage")
-    current = coverage.Coverage.current() if coverage is not None else None
-    if current is not None:
-        current.stop()
-        os._exit = posix._exit  # coverage's own saves first
+def fork(work, *args, killed=False):
+    """Starts a function of a module in a process of its own.
+
+    Args:
+        work: the function.
+        args: its arguments.
+        killed: whether the process is to be killed.
+    """
+    config = os.environ.pop(_MEASURED, None)
+    try:
+        process = CONTEXT.Process(target=_run, args=(None if killed else config, work, args), daemon=killed)
+        process.start()
+    finally:
+        if config is not None:
+            os.environ[_MEASURED] = config
+    return process
+
+
+def _run(config, work, args):
+    if config is not None:
+        import coverage
+
+        os.environ[_MEASURED] = config
+        coverage.process_startup()
+    work(*args)

@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from forked import CONTEXT
+from forked import fork
 
 
 def on_ranks(work, processes, folder, *args):
@@ -12,9 +12,7 @@ def on_ranks(work, processes, folder, *args):
     if processes == 1:
         _join(work, 0, 1, store, args)
         return
-    ranks = [CONTEXT.Process(target=_join, args=(work, rank, processes, store, args)) for rank in range(processes)]
-    for rank in ranks:
-        rank.start()
+    ranks = [fork(_join, work, rank, processes, store, args) for rank in range(processes)]
     for rank in ranks:
         rank.join(timeout=300)
     assert [rank.exitcode for rank in ranks] == [0] * processes

@@ -5,13 +5,11 @@ import signal
 
 import torch
 
-from forked import leave_coverage
 from repopt.train.checkpoint import save_checkpoint
 
 
 def save_too_much(folder, most):
     """Saves a checkpoint of more bytes than a file may have, and writes down what is said of it."""
-    leave_coverage()  # its file would be too large as well
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     try:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-from forked import CONTEXT, leave_coverage
+from forked import fork
 
 TINY = ["--data", "fake:128,4,16", "--recipe", "demo", "--batch-size", "32", "--epochs", "3", "--eval-every", "1"]
 # what a run measures of its machine: no two runs agree on it
@@ -34,9 +34,7 @@ class Program:
     def __init__(self, *args, log, errors=None, env=None, cwd=None, prepare=None, killed=False):
         self.log = Path(log)
         where = (str(log), str(errors or log), env or {}, cwd)
-        first = leave_coverage if killed else prepare
-        self._process = CONTEXT.Process(target=_main, args=([str(arg) for arg in args], *where, first))
-        self._process.start()
+        self._process = fork(_main, [str(arg) for arg in args], *where, prepare, killed=killed)
         self.pid = self._process.pid
 
     def send(self, number):
@@ -98,7 +96,7 @@ def metrics(folder):
     return [{key: value for key, value in record.items() if key not in MEASURED} for record in records]
 
 
-def _main(args, log, errors, env, cwd, first):
+def _main(args, log, errors, env, cwd, prepare):
     import torch
 
     from repopt.cli import main
@@ -112,6 +110,6 @@ def _main(args, log, errors, env, cwd, first):
     sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
     os.environ.update(env)
     torch.set_num_threads(1)
-    if first is not None:
-        first()
+    if prepare is not None:
+        prepare()
     main(args)

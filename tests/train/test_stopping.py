@@ -7,7 +7,7 @@ import subprocess
 import pytest
 import torch
 
-from forked import CONTEXT
+from forked import fork
 from repopt.files import UNFINISHED
 from repopt.train.checkpoint import NAME, load_checkpoint, save_checkpoint
 from train.full_disk import save_too_much
@@ -93,9 +93,7 @@ def test_a_late_loss_that_is_not_finite_leaves_the_last_good_checkpoint(tmp_path
 def test_a_full_disk_loses_no_checkpoint(tmp_path):
     """The second checkpoint is larger than any file may be."""
     save_checkpoint(tmp_path, {"small": torch.ones(1000)})
-    writer = CONTEXT.Process(target=save_too_much, args=(tmp_path, 100_000))
-    writer.start()
-    writer.join(120)
+    fork(save_too_much, tmp_path, 100_000, killed=True).join(120)  # coverage's data would be too large as well
     said = (tmp_path / "said").read_text()
     assert "could not be written" in said
     assert "the last one is kept" in said

@@ -9,7 +9,7 @@ import socket
 import pytest
 import torch
 
-from forked import CONTEXT
+from forked import fork
 from train.equal import train_all
 from train.program import TINY, Program, metrics, weights
 
@@ -31,9 +31,7 @@ def world_of_two():
 def folders(tmp_path_factory):
     """What one process wrote that computes in two parts, and what two processes did."""
     found = {processes: tmp_path_factory.mktemp(f"{processes}-processes") for processes in (1, 2)}
-    ranks = [CONTEXT.Process(target=train_all, args=(found[2], 1, env)) for env in world_of_two()]
-    for rank in ranks:
-        rank.start()
+    ranks = [fork(train_all, found[2], 1, env) for env in world_of_two()]
     train_all(found[1], 2, {})
     for rank in ranks:
         rank.join(300)
