@@ -3,13 +3,17 @@ import torch
 from torch.nn.functional import pad
 
 import torchvision_shim  # noqa: F401
-from repopt.data.augment import Augmentation, apply, augment, crop_box, draw, mirrored, normalize
+from repopt.data.augment import Augmentation, apply, crop_box, draw, mirrored, scaled, scaling
 
 FLIP, TOP, LEFT, AREA, ASPECT, BRIGHTNESS, CONTRAST, SATURATION = range(8)
 
 
 def generator(seed=0):
     return torch.Generator().manual_seed(seed)
+
+
+def augment(pixels, augmentation, size, generator):
+    return apply(pixels, draw(len(pixels), generator), augmentation, size)
 
 
 def noise(count, side=12):
@@ -136,7 +140,7 @@ def test_grey_images_are_augmented_too():
 def test_normalized_pixels_have_the_mean_and_deviation_taken_out(kind):
     pixels, mean, std = noise(3).to(kind), (0.4, 0.5, 0.6), (0.1, 0.2, 0.3)
     expected = (pixels.double() / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
-    normalized = normalize(pixels, mean, std)
+    normalized = scaled(pixels, *scaling(mean, std, pixels.device))
     assert normalized.dtype == torch.float32
     assert normalized.double().allclose(expected, atol=1e-5)
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from repopt.data import Augmentation, EvalBatches, Images, TrainBatches, load_data
-from repopt.data.augment import normalize
+from repopt.data.augment import scaled, scaling
 
 CPU = torch.device("cpu")
 EVERYTHING = Augmentation(resized_crop=(0.3, 1.0), flip=True, color_jitter=0.4, erasing=0.3)
@@ -46,7 +46,7 @@ def test_batches_are_normalized_floats(data):
     pixels, labels = next(batches.epoch(4))
     rows = batches.order(4)[:20]
     assert (pixels.dtype, labels.dtype) == (torch.float32, torch.int64)
-    assert torch.equal(pixels, normalize(data.train.pixels[rows], data.mean, data.std))
+    assert torch.equal(pixels, scaled(data.train.pixels[rows], *scaling(data.mean, data.std, CPU)))
     assert torch.equal(labels, data.train.labels[rows])
 
 
@@ -112,7 +112,7 @@ def test_evaluation_at_another_side_resizes(data, size):
     pixels = torch.cat([pixels for pixels, _ in batches])
     assert pixels.shape == (len(data.val), 3, size, size)
     if size == 12:
-        assert torch.equal(pixels, normalize(data.val.pixels, data.mean, data.std))
+        assert torch.equal(pixels, scaled(data.val.pixels, *scaling(data.mean, data.std, CPU)))
 
 
 @pytest.mark.parametrize(

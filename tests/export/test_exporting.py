@@ -11,11 +11,12 @@ from torch import nn
 
 import repopt
 import repopt.export.exporting
+from exported import onnx_metadata
 from repopt.data import EvalBatches, load_data
 from repopt.export import FORMATS, export_run
 from repopt.export.formats import METADATA
 from repopt.quantize import Int8, QuantizeJob, quantize_run
-from repopt.quantize.onnx_files import compare, onnx_metadata, onnx_outputs
+from repopt.quantize.onnx_files import compare, onnx_runner
 from repopt.quantize.pt2e import load_program
 from repopt.train.runs import load_run
 from train.program import run as program
@@ -39,7 +40,7 @@ def validation(run, count, *, normalized=True):
 def outputs(path, images):
     """Of an exported model, loaded as its user would."""
     if path.suffix == ".onnx":
-        return onnx_outputs(path, images)
+        return onnx_runner(path)(images)
     return (
         torch.export.load(path).module()(images) if path.suffix == ".pt2" else repopt.create_model(path).eval()(images)
     )

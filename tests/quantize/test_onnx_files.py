@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import repopt
-from exported import small_run
+from exported import onnx_metadata, small_run
 from repopt.data import EvalBatches, load_data
 from repopt.models import deploy
 from repopt.quantize import Int8, calibration_batches, post_training
-from repopt.quantize.onnx_files import OPSETS, compare, onnx_metadata, onnx_outputs, onnx_runner, write_onnx
+from repopt.quantize.onnx_files import OPSETS, compare, onnx_runner, write_onnx
 from repopt.train.runs import load_run
 from settled import settle
 
@@ -51,7 +51,7 @@ def test_the_opset_is_the_one_asked_for(opset, tmp_path):
     model = repopt.create_model("repopt_vgg_nano", num_classes=10, depths=(1, 1, 1, 1)).eval()
     write_onnx(deploy(model), tmp_path / "model.onnx", digits(1), opset=opset)
     assert [entry.version for entry in onnx.load(tmp_path / "model.onnx").opset_import] == [opset]
-    assert compare([model(digits(7))], [onnx_outputs(tmp_path / "model.onnx", digits(7))]).difference <= 1e-4
+    assert compare([model(digits(7))], [onnx_runner(tmp_path / "model.onnx")(digits(7))]).difference <= 1e-4
 
 
 @pytest.mark.parametrize("depth", ["small", pytest.param("nano", marks=pytest.mark.slow)])

@@ -73,21 +73,6 @@ class Augmentation:
                 raise ValueError(f"{name} must be in [0, 1], not {value}")
 
 
-def augment(pixels: Tensor, augmentation: Augmentation, size: int, generator: torch.Generator) -> Tensor:
-    """Augments a batch on its device.
-
-    Args:
-        pixels: (B, C, H, W) uint8. Without `resized_crop` images of another side than `size` are resized first.
-        augmentation: what to do.
-        size: side of the result.
-        generator: on the device of the pixels.
-
-    Returns:
-        (B, C, size, size): uint8 where pixels are only moved, else float32 from 0 to 255.
-    """
-    return apply(pixels, draw(len(pixels), generator), augmentation, size)
-
-
 def draw(count: int, generator: torch.Generator) -> Tensor:
     """One row of draws per image, on the generator's device."""
     return torch.rand(count, DRAWS, generator=generator, device=generator.device)
@@ -100,14 +85,17 @@ def mixed_seed(*parts: int | str) -> int:
 
 
 def apply(pixels: Tensor, draws: Tensor, augmentation: Augmentation, size: int, rows: Tensor | None = None) -> Tensor:
-    """Augments by given draws.
+    """Augments a batch on its device, by given draws.
 
     Args:
-        pixels: (N, C, H, W) uint8.
+        pixels: (N, C, H, W) uint8. Without `resized_crop` images of another side than `size` are resized first.
         draws: (B, DRAWS), one row per image, as `draw` makes them.
         augmentation: what to do.
         size: side of the result.
         rows: (B,), which of the images; all of them unless given.
+
+    Returns:
+        (B, C, size, size): uint8 where pixels are only moved, else float32 from 0 to 255.
     """
     if augmentation.randaugment is not None:
         raise ValueError(
@@ -129,19 +117,14 @@ def apply(pixels: Tensor, draws: Tensor, augmentation: Augmentation, size: int, 
     return batch
 
 
-def normalize(pixels: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """Pixels from 0 to 255 as float32 of mean 0 and deviation 1.
+def scaling(mean: Sequence[float], std: Sequence[float], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Factor and summand that normalize pixels from 0 to 255, made once and kept on the device.
 
     Args:
-        pixels: (B, C, H, W).
         mean: of each channel, on a scale from 0 to 1.
         std: deviation of each channel, likewise.
+        device: where.
     """
-    return scaled(pixels, *scaling(mean, std, pixels.device))
-
-
-def scaling(mean: Sequence[float], std: Sequence[float], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Factor and summand of a normalization, made once and kept on the device."""
     centre, spread = (torch.tensor(tuple(values), dtype=torch.float64).view(-1, 1, 1) for values in (mean, std))
     return (1 / (255 * spread)).float().to(device), (-centre / spread).float().to(device)
 

@@ -3,7 +3,6 @@
 Every source of data gives `Splits`: the classes, a training split and a validation split.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,11 +111,6 @@ def resized_bytes(pixels: Tensor, size: int) -> Tensor:
         return pixels
     chunks = (resized(pixels[first : first + 1000], size) for first in range(0, len(pixels), 1000))
     return torch.cat([chunk.round_().clamp_(0, 255).to(torch.uint8) for chunk in chunks])
-
-
-def named_classes(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
-    """The classes' names, or their numbers where no names are known."""
-    return tuple(names) if names else tuple(map(str, range(count)))
 
 
 def _check_labels(labels: Tensor, count: int) -> None:

@@ -82,14 +82,6 @@ def write_onnx(
         program.save(unfinished, external_data=False)
 
 
-def onnx_metadata(path: str | Path) -> dict[str, str]:
-    """The text by name that a file holds."""
-    need("onnx")
-    import onnx
-
-    return {entry.key: entry.value for entry in onnx.load(path, load_external_data=False).metadata_props}
-
-
 def onnx_runner(path: str | Path, *, optimize: bool = True) -> Callable[[Tensor], Tensor]:
     """A function that runs a file by ONNX Runtime on the CPU, with as many threads as torch has.
 
@@ -113,11 +105,6 @@ def onnx_runner(path: str | Path, *, optimize: bool = True) -> Callable[[Tensor]
         return torch.from_numpy(logits)
 
     return run
-
-
-def onnx_outputs(path: str | Path, images: Tensor) -> Tensor:
-    """What a file gives for a batch."""
-    return onnx_runner(path)(images)
 
 
 @torch.no_grad()
