@@ -62,8 +62,9 @@ def search(
     say_before(job, out, resume=resume, quiet=quiet)
     summary = train_run(job, out, resume=resume, device=device, quiet=quiet)
     if is_first_process():
+        scales = _placed(out / "scales.safetensors", scales_out)
         conclude(out, summary)
-        print(f"scales: {_placed(out / 'scales.safetensors', scales_out)}")
+        print(f"scales: {scales}")
     return 0
 
 

@@ -106,13 +106,13 @@ class Trainer:
         return make_optimizer(self.subject, self.recipe, lr, graph=graph)
 
     def _make_step(self) -> TrainStep:
-        model = self.subject.model
-        model.train()  # not chained: an exported program's returns nothing
-        called: Any = torch.compile(model) if self.execution.compiled else model
+        subject, clip = self.subject, self.recipe.clip or math.inf
+        subject.model.train()  # not chained: an exported program's returns nothing
+        called: Any = torch.compile(subject.model) if self.execution.compiled else subject.model
         return TrainStep(
             self.world.wrap(called, self.device),
             self.optimizer,
-            lambda: clip_(self.subject, self.recipe.clip or math.inf),
+            lambda: clip_(subject, clip),  # without self: a cycle would hold the model's memory
             self.recipe,
             device=self.device,
             graph=self.execution.graph,
