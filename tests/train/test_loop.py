@@ -13,12 +13,13 @@ from torch import nn
 
 from repopt.data import load_data
 from repopt.surgery.conversion import merge
+from repopt.train.distributed import World
 from repopt.train.loop import Trainer
 from repopt.train.methods import METHODS
 from repopt.train.recipe import demo, lr_at
 from repopt.train.runs import RunFolder, evaluate_run, load_run
 from repopt.train.signals import StoppedError
-from repopt.train.step import TrainStep, mixed_share
+from repopt.train.step import Totals, TrainStep, mixed_share
 from repopt.train.training import Job, build, train_run
 from train.program import finished, metrics
 from train.program import run as program
@@ -235,3 +236,13 @@ def test_a_loss_that_is_not_finite_names_step_and_learning_rate(tmp_path):
         RuntimeError, match=r"not finite .* step \d of epoch 1, where the learning rate was .*: the last good"
     ):
         train_run(job, tmp_path / "run", device="cpu", quiet=True)
+
+
+def test_totals_of_a_checkpoint_are_shared_by_another_number_of_ranks():
+    """Each rank has seen half of every batch: one process has their mean loss and all their hits."""
+    ranks = [torch.tensor([3.0, 10.0, 4.0, 4.0]), torch.tensor([5.0, 14.0, 4.0, 4.0])]
+    totals = Totals(CPU)
+    totals.restore_(ranks, World())
+    assert totals.values.tolist() == [4.0, 24.0, 4.0, 4.0]
+    totals.restore_(ranks, World(rank=1, size=2))
+    assert totals.values.tolist() == ranks[1].tolist()
