@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from forked import CONTEXT, fork
+from forked import event, fork
 from made_up import QUICK, squares
 from paper.__main__ import main
 from paper.tables import measure_rows, work_left
@@ -20,7 +20,7 @@ class Elsewhere:
     """
 
     def __init__(self, work, *args):
-        self._begun = CONTEXT.Event()
+        self._begun = event()
         self._process = fork(work, *args, self._begun, killed=True)
 
     def wait_for_begin(self):

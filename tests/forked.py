@@ -9,13 +9,14 @@ kill would leave half a file, too.
 
 import multiprocessing
 import os
+from contextlib import contextmanager
 
 _MEASURED = "COVERAGE_PROCESS_CONFIG"  # set by coverage for the processes that are to be measured
 
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(
     [
-        *("repopt.cli.train", "repopt.cli.search", "repopt.verification.cases", "repopt.report"),
+        *("repopt.cli.train", "repopt.cli.search", "repopt.verification.cases", "repopt.report", "paper.table_b"),
         *("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.checkpoint"),  # torch.optim imports the first
         *("torch.utils.tensorboard", "matplotlib.figure", "matplotlib.backends.backend_svg"),
     ]
@@ -30,14 +31,27 @@ def fork(work, *args, killed=False):
         args: its arguments.
         killed: whether the process is to be killed.
     """
+    with _unmeasured() as config:
+        process = _context.Process(target=_run, args=(None if killed else config, work, args), daemon=killed)
+        process.start()
+    return process
+
+
+def event():
+    """An event that such processes share."""
+    with _unmeasured():
+        return _context.Event()
+
+
+@contextmanager
+def _unmeasured():
+    """What is started within, the server too, measures no coverage; gives what it would be measured by."""
     config = os.environ.pop(_MEASURED, None)
     try:
-        process = CONTEXT.Process(target=_run, args=(None if killed else config, work, args), daemon=killed)
-        process.start()
+        yield config
     finally:
         if config is not None:
             os.environ[_MEASURED] = config
-    return process
 
 
 def _run(config, work, args):
