@@ -12,15 +12,15 @@ from paper.kernel_spread import run_kernels, spreads
 from paper.measured import VIEWS
 from paper.panels import identity_ratio_curves, kernel_histograms, scales_by_depth, scales_over_epochs
 from paper.ranks import rank_correlations
+from paper.searches import check_comparable, points, read_search
 from paper.variance import identity_ratios, over_seeds
 from paper.view import Column, View, number, render, text
 from repopt.data import EvalBatches, load_data
 from repopt.device import environment
 from repopt.files import append_csv, replacing
 from repopt.models import VGGSpec
-from repopt.report import read_search
-from repopt.report.drawing import standing_alone
-from repopt.report.searches import check_comparable, points, sampled_operator
+from repopt.report.figures import standing_alone
+from repopt.train.records import sampled_operator
 
 _Runs = tyro.conf.Positional[tuple[Path, ...]]
 _Rows = Sequence[Mapping[str, Any]]

@@ -15,8 +15,8 @@ from paper.workshop import Workshop
 from repopt.cli.output import Device
 from repopt.device import chosen_device
 from repopt.files import replacing
+from repopt.train.progress import StoppedError
 from repopt.train.recipe import Precision
-from repopt.train.signals import StoppedError
 
 _RESULTS = Path(__file__).parent / "results"
 

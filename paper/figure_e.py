@@ -11,13 +11,13 @@ from paper.panels import scales_by_depth, scales_over_epochs
 from paper.ranks import spearman
 from paper.rows import Record, groups, matching
 from paper.scope import Scope
+from paper.searches import Search, points, read_search
 from paper.tables import Table, TableRow
 from paper.view import Column, Line, View, text
 from paper.workshop import Workshop, figures_of
 from repopt.plans.scales import Scales
-from repopt.report import read_search
-from repopt.report.drawing import standing_alone
-from repopt.report.searches import Search, points, sampled_operator
+from repopt.report.figures import standing_alone
+from repopt.train.records import sampled_operator
 
 _SOURCES = ("cifar100", "imagenette")
 _SHOWN = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)  # shares of a search's epochs

@@ -7,9 +7,20 @@ import torch
 from torch import Tensor
 
 from paper.kernel_spread import POSITIONS, RunKernels, at_positions
-from repopt.report.drawing import INK, MUTED, SERIES, key, line, new_figure, new_panels, to_svg
-from repopt.report.figures import draw_by_depth, draw_over_epochs
-from repopt.report.searches import Search, branches, over_epochs
+from paper.searches import Search
+from repopt.report.figures import (
+    INK,
+    MUTED,
+    SERIES,
+    draw_by_depth,
+    draw_over_epochs,
+    key,
+    line,
+    new_figure,
+    new_panels,
+    to_svg,
+)
+from repopt.train.records import over_epochs, searched_branches
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -97,7 +108,7 @@ def _side_by_side(searches: Sequence[Search], draw: Callable[["Axes", Search], N
             axes.set_ylabel("")
     for axes in panels[len(searches) :]:
         axes.set_visible(False)
-    key(panels[0], branches(searches[0].means))
+    key(panels[0], searched_branches(searches[0].means))
     return to_svg(figure, f"{description} {', '.join(search.name for search in searches)}")
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from repopt.report.searches import Search, branches, check_comparable
+from paper.searches import Search, check_comparable
+from repopt.train.records import searched_branches
 
 
 def rank_correlations(searches: Sequence[Search]) -> list[dict[str, Any]]:
@@ -36,7 +37,7 @@ def rank_correlations(searches: Sequence[Search]) -> list[dict[str, Any]]:
             "seeds": f"{one.seed} {other.seed}",
         }
         for one, other in combinations(searches, 2)
-        for branch in branches(one.means)
+        for branch in searched_branches(one.means)
     ]
 
 

@@ -25,7 +25,7 @@ LAYERS = [
     {"plans.scales"},
     {"plans.provenance"},
     {"plans.planning"},
-    {"optim.rules", "optim.closures", "optim.contract", "optim.kernels", "optim.decay", "optim.clipping"},
+    {"optim.rules", "optim.contract", "optim.kernels", "optim.decay", "optim.clipping"},
     {"optim.closed_form", "optim.block_kernels", "optim.grad_route"},
     {"optim.adam", "optim.lion", "optim.branch_route"},
     {"optim.attachment"},

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from paper.ranks import rank_correlations, ranks, spearman
+from paper.searches import Search
 from repopt.plans.scales import Scales
-from repopt.report.searches import Search
 
 BRANCHES = ("conv3x3", "conv1x1", "identity")
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from repopt.files import UNFINISHED
-from repopt.train.checkpoint import NAME, load_checkpoint, random_state, save_checkpoint, set_random_state
+from repopt.train.runs import CHECKPOINT, load_checkpoint, random_state, save_checkpoint, set_random_state
 
 CPU = torch.device("cpu")
 
@@ -13,7 +13,7 @@ def test_what_was_saved_last_is_loaded(tmp_path):
     for value in (1.0, 2.0):
         save_checkpoint(tmp_path, {"value": torch.tensor(value)})
     assert load_checkpoint(tmp_path, CPU)["value"] == 2
-    assert [path.name for path in tmp_path.iterdir()] == [NAME]
+    assert [path.name for path in tmp_path.iterdir()] == [CHECKPOINT]
 
 
 def test_where_nothing_was_saved_nothing_is_loaded(tmp_path):
@@ -22,10 +22,10 @@ def test_where_nothing_was_saved_nothing_is_loaded(tmp_path):
 
 def test_what_a_killed_process_left_half_written_is_not_looked_at_and_removed(tmp_path):
     save_checkpoint(tmp_path, {"value": torch.tensor(1.0)})
-    half = (tmp_path / NAME).read_bytes()[:200]
-    (tmp_path / f"{UNFINISHED}{NAME}").write_bytes(half)
+    half = (tmp_path / CHECKPOINT).read_bytes()[:200]
+    (tmp_path / f"{UNFINISHED}{CHECKPOINT}").write_bytes(half)
     assert load_checkpoint(tmp_path, CPU)["value"] == 1
-    assert [path.name for path in tmp_path.iterdir()] == [NAME]
+    assert [path.name for path in tmp_path.iterdir()] == [CHECKPOINT]
 
 
 def test_an_error_while_it_is_written_keeps_the_last_one(tmp_path):
@@ -33,12 +33,12 @@ def test_an_error_while_it_is_written_keeps_the_last_one(tmp_path):
     with pytest.raises(TypeError, match="pickle"):
         save_checkpoint(tmp_path, {"value": (number for number in range(3))})
     assert load_checkpoint(tmp_path, CPU)["value"] == 1
-    assert [path.name for path in tmp_path.iterdir()] == [NAME]
+    assert [path.name for path in tmp_path.iterdir()] == [CHECKPOINT]
 
 
 @pytest.mark.parametrize("content", [b"", b"no checkpoint", b"PK\x03\x04"])
 def test_a_checkpoint_that_cannot_be_read_is_one_sentence(content, tmp_path):
-    (tmp_path / NAME).write_bytes(content)
+    (tmp_path / CHECKPOINT).write_bytes(content)
     with pytest.raises(ValueError, match="cannot be read") as caught:
         load_checkpoint(tmp_path, CPU)
     assert "\n" not in str(caught.value)

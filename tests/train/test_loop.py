@@ -16,9 +16,9 @@ from repopt.surgery.conversion import merge
 from repopt.train.distributed import World
 from repopt.train.loop import Trainer
 from repopt.train.methods import METHODS
+from repopt.train.progress import StoppedError
 from repopt.train.recipe import demo, lr_at
 from repopt.train.runs import RunFolder, evaluate_run, load_run
-from repopt.train.signals import StoppedError
 from repopt.train.step import Totals, TrainStep, mixed_share
 from repopt.train.training import Job, build, train_run
 from train.program import finished, metrics

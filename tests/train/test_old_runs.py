@@ -12,11 +12,11 @@ import torch
 from safetensors.torch import load_file
 
 import repopt
+from paper.searches import read_search
 from repopt.plans.scales import Scales
-from repopt.report import read_search, write_report
-from repopt.train.checkpoint import load_checkpoint
+from repopt.report import write_report
 from repopt.train.records import read_run
-from repopt.train.runs import evaluate_run, load_run, run_recipe
+from repopt.train.runs import evaluate_run, load_checkpoint, load_run, run_recipe
 from repopt.train.training import Job, train_run
 
 OLD = Path(__file__).parent / "old_runs"

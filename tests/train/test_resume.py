@@ -9,7 +9,7 @@ import torch
 
 import repopt
 from repopt.files import UNFINISHED
-from repopt.train.checkpoint import NAME
+from repopt.train.runs import CHECKPOINT
 from train.program import TINY, Program, finished, metrics, run, weights
 
 EVERYTHING = ["--ema", "0.9", "--mixup", "0.4", "--accumulate", "2", "--clip", "1", "--crop-padding", "2", "--flip"]
@@ -85,7 +85,7 @@ def test_killed_at_five_random_moments_and_resumed_each_time_the_run_ends_with_t
 def test_killed_while_a_checkpoint_is_written_the_run_ends_with_the_same_bits(way, wholes, tmp_path):
     """The file is looked for, not waited for by the clock: the kill falls between its first byte and its name."""
     whole = wholes(way)
-    out, unfinished = tmp_path / "killed", tmp_path / "killed" / f"{UNFINISHED}{NAME}"
+    out, unfinished = tmp_path / "killed", tmp_path / "killed" / f"{UNFINISHED}{CHECKPOINT}"
     program = Program(*WAYS[way], "--out", out, log=tmp_path / "log", killed=True)
     program.wait_for(unfinished.exists)
     program.send(signal.SIGKILL)
@@ -102,7 +102,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again_and_records_each_
     way = WAYS["search"]
     whole = shutil.copytree(wholes("search"), tmp_path / "whole")
     scales = (whole / "scales.jsonl").read_text()
-    (whole / NAME).unlink()  # as if the disk had lost it: what was recorded is recorded again
+    (whole / CHECKPOINT).unlink()  # as if the disk had lost it: what was recorded is recorded again
     before, recorded = weights(whole), metrics(whole)
     code, said = run(*way, "--out", whole, "--resume", log=tmp_path / "log")
     assert code == 0, said
@@ -122,7 +122,7 @@ def test_fine_tuning_killed_before_its_first_checkpoint_starts_from_the_given_we
     way = [*WAYS["repopt-sgd"], "--weights", tmp_path / "given.pt"]
     whole = finished(*way, out=tmp_path / "whole")
     before = weights(whole)
-    (whole / NAME).unlink()
+    (whole / CHECKPOINT).unlink()
     code, said = run(*WAYS["repopt-sgd"], "--out", whole, "--resume", log=tmp_path / "log")
     assert code == 0, said
     assert weights(whole) == before

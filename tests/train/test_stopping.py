@@ -9,7 +9,7 @@ import torch
 
 from forked import fork
 from repopt.files import UNFINISHED
-from repopt.train.checkpoint import NAME, load_checkpoint, save_checkpoint
+from repopt.train.runs import CHECKPOINT, load_checkpoint, save_checkpoint
 from train.full_disk import save_too_much
 from train.program import TINY, Program, finished, metrics, run, weights
 
@@ -44,7 +44,7 @@ def test_a_signal_leaves_a_checkpoint_in_the_middle_of_an_epoch_and_the_run_goes
     way = [*SGD, *LONG, "--quiet"]
     out = tmp_path / "stopped"
     program = Program(*way, "--out", out, log=tmp_path / "log")
-    program.wait_for((out / NAME).exists)  # after the first of two epochs
+    program.wait_for((out / CHECKPOINT).exists)  # after the first of two epochs
     program._process.join(0.1)
     program.send(number)
     assert program.wait() == code, program.said
@@ -67,7 +67,7 @@ def test_a_loss_that_is_not_finite_names_step_lr_and_the_checkpoint_that_stays(t
     assert "not finite at step" in one_sentence(said)
     assert "where the learning rate was" in said
     assert "the last good checkpoint is none yet" in said
-    assert not (out / NAME).exists()
+    assert not (out / CHECKPOINT).exists()
 
 
 def test_a_late_loss_that_is_not_finite_leaves_the_last_good_checkpoint(tmp_path):
@@ -75,7 +75,7 @@ def test_a_late_loss_that_is_not_finite_leaves_the_last_good_checkpoint(tmp_path
     out = tmp_path / "run"
     way = [*SGD, *LONG, "--quiet"]
     program = Program(*way, "--out", out, log=tmp_path / "log", killed=True)
-    program.wait_for((out / NAME).exists)
+    program.wait_for((out / CHECKPOINT).exists)
     program.send(signal.SIGKILL)
     program.wait()
     before = load_checkpoint(out, CPU)
@@ -107,7 +107,7 @@ def test_a_run_on_a_disk_that_fills_up_goes_on_when_there_is_room(tmp_path):
     disk, way = tmp_path / "disk", [*SGD, "--quiet"]
     disk.mkdir()
     whole = finished(*way, out=tmp_path / "whole")
-    room = (whole / NAME).stat().st_size * 3 // 2  # for one checkpoint and no second one beside it
+    room = (whole / CHECKPOINT).stat().st_size * 3 // 2  # for one checkpoint and no second one beside it
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={room}", "tmpfs", disk], capture_output=True, check=False
     )

@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 
 import tyro
 
-from repopt.cli.output import Device, Strides, conclude, say_before
+from repopt.cli import conclude, say_before
+from repopt.cli.output import Device, Strides
 from repopt.train.distributed import is_first_process
 from repopt.train.recipe import Recipe
 from repopt.train.training import Job, train_run

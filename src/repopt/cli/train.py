@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 
 import tyro
 
-from repopt.cli.output import Device, Strides, conclude, say_before
+from repopt.cli import conclude, say_before
+from repopt.cli.output import Device, Strides
 from repopt.plans.scales import shipped
 from repopt.train.distributed import is_first_process
 from repopt.train.methods import Method

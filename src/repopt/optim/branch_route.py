@@ -20,8 +20,8 @@ from torch.optim import Optimizer
 from repopt.algebra.sharding import is_sharded
 from repopt.device import is_capturing
 from repopt.optim.block_kernels import BlockKernels
-from repopt.optim.closures import Arguments, with_closure
 from repopt.optim.contract import PlannedWeights
+from repopt.optim.grad_route import Arguments, with_closure
 from repopt.plans.planning import Plan, check_kernel_names
 
 # The key of a saved param group under which its operators' branches are: optimizers look into every entry of the state

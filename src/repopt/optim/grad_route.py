@@ -18,9 +18,11 @@ from torch.optim import Optimizer
 from repopt.algebra.multiplier import Multiplier
 from repopt.algebra.sharding import local_rows
 from repopt.device import is_capturing, takes_kernels
-from repopt.optim.closures import Arguments, with_closure
 from repopt.optim.contract import PlannedWeights
 from repopt.plans.planning import Plan
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+Closure = Callable[[], Any]
 
 # Multiplying a contiguous kernel by (O, 1, 3, 3) runs inner loops of 9 on a CPU. A tile of this many input channels
 # makes them long enough to vectorize.
@@ -109,6 +111,16 @@ class GradRoute:
         ends = dict.fromkeys((*held[:1], *held[-1:]))  # a gradient that is zero tells nothing: two are asked
         if ends and not is_capturing(grads[held[0]]):
             self._samples = {name: _few(grads[name]) for name in ends}
+
+
+def with_closure(args: tuple[Any, ...], kwargs: dict[str, Any], wrap: Callable[[Closure], Closure]) -> Arguments | None:
+    """The arguments with their closure wrapped, or None if there is no closure; args[0] is the optimizer."""
+    closure = args[1] if len(args) > 1 else kwargs.get("closure")
+    if closure is None:
+        return None
+    if len(args) > 1:
+        return (args[0], wrap(closure), *args[2:]), kwargs
+    return args, {**kwargs, "closure": wrap(closure)}
 
 
 def _few(grad: Tensor) -> Tensor:

@@ -1,18 +1,65 @@
-"""The report's figures: loss and accuracy over epochs, the final accuracies, and both figures of appendix E."""
+"""The report's figures, as inline SVG whose colours are the page's own: one figure serves light and dark mode.
 
+A figure is drawn by matplotlib in stand-in colours; in the SVG each becomes a CSS variable of style.css (`--ink`,
+`--series-1`, ...). Text stays text, in the page's font.
+"""
+
+import io
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from importlib import resources
 from textwrap import shorten
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from repopt.report.comparison import Group, mean_and_deviation
-from repopt.report.drawing import GRID, INK, SERIES, count_epochs, dot, line, log_scale, new_figure, to_svg
-from repopt.report.searches import Means, by_depth, stage_starts
-from repopt.train.records import EpochRecord, RunRecord
+from repopt.train.records import EpochRecord, Means, RunRecord, by_depth, stage_starts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
+Weight = Literal["mean", "single", "unfinished", "stage"]
+
+INK, MUTED, GRID, PAPER = "#010101", "#010102", "#010103", "#010104"
+SERIES = tuple(f"#0102{index:02x}" for index in range(8))  # the length of style.css's palette
+
+# a second sign beside the colour, for those who see few colours: matplotlib's marker, and its outline for a legend
+MARKERS: Sequence[tuple[str, str]] = (
+    ("o", "M13 7a4 4 0 1 0 8 0a4 4 0 1 0-8 0z"),
+    ("s", "M13.5 3.5h7v7h-7z"),
+    ("^", "M17 2.5 21.5 11 12.5 11z"),
+    ("D", "M17 2 22 7 17 12 12 7z"),
+    ("v", "M17 11.5 21.5 3 12.5 3z"),
+    ("p", "M17 2.5 21.5 5.8 19.8 11 14.2 11 12.5 5.8z"),
+    ("P", "M15.2 2.5h3.6v2.7h2.7v3.6h-2.7v2.7h-3.6v-2.7h-2.7v-3.6h2.7z"),
+    ("h", "M17 2.5 21 4.8 21 9.2 17 11.5 13 9.2 13 4.8z"),
+)
+
+_VARIABLES = {INK: "--ink", MUTED: "--muted", GRID: "--grid", PAPER: "--card"} | {
+    colour: f"--series-{index + 1}" for index, colour in enumerate(SERIES)
+}
+_LINES: Mapping[Weight, dict[str, Any]] = {
+    "mean": {"linewidth": 2.2, "zorder": 3.0},
+    "single": {"linewidth": 0.9, "alpha": 0.45},
+    "unfinished": {"linewidth": 1.2, "alpha": 0.8, "linestyle": (0, (3, 2))},
+    "stage": {"linewidth": 1.5},
+}
+_SETTINGS = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "font.size": 13,
+    "axes.edgecolor": GRID,
+    "axes.labelcolor": MUTED,
+    "xtick.color": GRID,
+    "ytick.color": GRID,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": MUTED,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.formatter.useoffset": False,
+}
 _LABEL_WIDTH = 48  # letters that fit into a figure
 _LOG_FROM = 20  # largest over smallest loss, from which the end of the curves shows on a log scale only
 
@@ -127,3 +174,135 @@ def _apart(places: Sequence[int], gap: float) -> list[int]:
         if not kept or place - kept[-1] >= gap:
             kept.append(place)
     return kept
+
+
+def new_figure(width: int = 380, height: int = 255) -> tuple["Figure", "Axes"]:
+    """A figure with one pair of axes; the size counts in the units that the font's 13 does."""
+    figure, panels = new_panels(1, 1, width=width, height=height)
+    return figure, panels[0][0]
+
+
+def new_panels(
+    rows: int, columns: int, *, width: int, height: int, sharex: bool = False, sharey: bool = False
+) -> tuple["Figure", list[list["Axes"]]]:
+    """A figure with several pairs of axes.
+
+    Args:
+        rows: of panels.
+        columns: of panels.
+        width: of one panel.
+        height: of one panel.
+        sharex: the same range along the bottom of all.
+        sharey: the same range upwards in all.
+    """
+    matplotlib = _matplotlib()
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import StrMethodFormatter
+
+    with matplotlib.rc_context(_SETTINGS):
+        figure = Figure(figsize=(columns * width / 72, rows * height / 72), layout="constrained")
+        panels = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey).tolist()
+    for axes in (axes for row in panels for axes in row):
+        axes.grid(axis="y", color=GRID, linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.tick_params(length=3)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    return figure, panels
+
+
+def line(axes: "Axes", points: Mapping[int, float], series: int, weight: Weight) -> None:
+    """A curve; a mean is bold and ends in its marker."""
+    colour = SERIES[series % len(SERIES)]
+    axes.plot(list(points), list(points.values()), color=colour, solid_capstyle="round", **_LINES[weight])
+    if weight == "mean" and points:
+        dot(axes, list(points)[-1], list(points.values())[-1], series)
+
+
+def dot(axes: "Axes", x: float, y: float, series: int, *, size: float = 7.0) -> None:
+    """The marker of a series, with a rim that keeps it apart from what lies under it."""
+    axes.plot(
+        [x],
+        [y],
+        marker=MARKERS[series % len(MARKERS)][0],
+        markersize=size,
+        color=SERIES[series % len(SERIES)],
+        markeredgecolor=PAPER,
+        markeredgewidth=0.8,
+        zorder=4.0,
+        clip_on=False,
+    )
+
+
+def count_epochs(axes: "Axes", first: int, last: int) -> None:
+    """Epochs along the bottom, in whole numbers."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    room = max(0.04 * (last - first), 0.1)
+    axes.set_xlim(first - room, last + room)
+    axes.set_xlabel("epoch")
+
+
+def log_scale(axes: "Axes") -> None:
+    """A log scale upwards, labelled with plain numbers."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def to_svg(figure: "Figure", description: str) -> str:
+    """The figure for inside a page.
+
+    Args:
+        figure: what was drawn.
+        description: for those who hear the page; different for each figure of it.
+    """
+    buffer = io.StringIO()
+    # ids made from the description, not at random: the same runs give the same page, its figures have different ids
+    with _matplotlib().rc_context({**_SETTINGS, "svg.hashsalt": description}):
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'<g id="[^"]*"', "<g", svg)  # several figures share a page, and an id must be the only one
+    svg = re.sub(r' (width|height)="[\d.]+pt"', "", svg, count=2)  # as wide as the card
+    svg = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", svg)
+    for colour, variable in _VARIABLES.items():
+        svg = svg.replace(colour, f"var({variable})")
+    return svg.replace("<svg", f'<svg role="img" aria-label="{escape(description)}"', 1)
+
+
+def key(axes: "Axes", labels: Sequence[str]) -> None:
+    """The labels of all series, in their order, above a panel: for a figure that also stands alone."""
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], color=SERIES[series % len(SERIES)], marker=MARKERS[series % len(MARKERS)][0], markersize=6)
+        for series in range(len(labels))
+    ]
+    axes.figure.legend(
+        handles, labels, loc="outside upper left", ncols=len(labels), frameon=False, labelcolor=INK, fontsize=13
+    )
+
+
+def standing_alone(svg: str) -> str:
+    """The figure for a file of its own, in the colours of the page's light mode."""
+    css = resources.files("repopt.report").joinpath("style.css").read_text(encoding="utf-8")
+    light = dict(re.findall(r"(--[\w-]+): (#\w+)", css.partition("}")[0]))
+    svg = re.sub(r"var\((--[\w-]+)\)", lambda variable: light[variable[1]], svg)
+    return svg.replace("<svg", f'<svg style="background: {light["--card"]}; font-family: sans-serif"', 1)
+
+
+def _matplotlib() -> Any:
+    """The module, imported only where figures are drawn."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ImportError(
+            "the report draws its figures with matplotlib, which is not installed: pip install 'repopt[report]'"
+        ) from error
+    return matplotlib

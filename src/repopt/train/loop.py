@@ -16,13 +16,11 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from repopt.data import DataSet, EvalBatches, TrainBatches
 from repopt.device import allow_tf32
-from repopt.train.checkpoint import load_checkpoint, random_state, save_checkpoint, set_random_state
 from repopt.train.distributed import World
 from repopt.train.methods import Subject, clip_, make_optimizer, settled
-from repopt.train.progress import Clock, RunProgress, scalar_writer
+from repopt.train.progress import Clock, RunProgress, StopOnSignal, StoppedError, scalar_writer
 from repopt.train.recipe import Recipe, lr_at
-from repopt.train.runs import RunFolder
-from repopt.train.signals import StopOnSignal, StoppedError
+from repopt.train.runs import RunFolder, load_checkpoint, random_state, save_checkpoint, set_random_state
 from repopt.train.step import TrainStep, evaluate, mixed_share, set_lr_
 
 _CHECK_EVERY = 100  # steps between reads of the device, for a loss that is not finite

@@ -1,15 +1,21 @@
-"""What a person sees of a run: where its time goes, a bar or a line per epoch, and TensorBoard's curves."""
+"""Between a run and a person: where its time goes, a bar or a line per epoch, TensorBoard's curves, signals to stop.
 
+On SIGTERM and SIGINT the loop finishes its step, writes a last checkpoint, and ends.
+"""
+
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+_SAME_SIGNAL = 1.0  # seconds within which a second signal counts as a copy of the first
 
 
 @dataclass
@@ -104,3 +110,46 @@ def scalar_writer(folder: Path | None) -> Callable[[Mapping[str, Any]], None]:
         writers[0].flush()
 
     return write
+
+
+class StoppedError(RuntimeError):
+    """The run was asked to stop, and has written a last checkpoint.
+
+    Args:
+        sentence: the message.
+        code: the exit code for a program that this signal ends.
+    """
+
+    def __init__(self, sentence: str, code: int) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+class StopOnSignal:
+    """A context in which the first SIGTERM or SIGINT is noted, and a later one kills the process.
+
+    torchrun passes on a signal that the terminal has already sent to all processes, so a second one within a second
+    counts as the same.
+    """
+
+    def __init__(self) -> None:
+        self._asked_at = 0.0
+        self.asked, self.name, self.code = False, "", 1
+        self._before: dict[int, Callable[..., Any] | int | None] = {}
+
+    def __enter__(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._before[number] = signal.signal(number, self._note)
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.asked and time.monotonic() - self._asked_at > _SAME_SIGNAL:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        if self.asked:
+            return
+        self._asked_at = time.monotonic()
+        self.asked, self.name, self.code = True, signal.Signals(number).name, 128 + number

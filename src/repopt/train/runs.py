@@ -8,7 +8,8 @@ scales.safetensors        of RepOpt from the start, of a search when it is done
 model.safetensors, model_ema.safetensors, config.json, summary.json, report.html      when it is done
 tensorboard/              where tensorboard is installed
 
-`RunFolder` writes them; `repopt.train.records` says what each holds, and reads it.
+`RunFolder` writes them; `repopt.train.records` says what each holds, and reads it. Nothing is ever lost: a file is
+written beside the last one, flushed to the disk, and takes its name in one move.
 """
 
 import json
@@ -19,12 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from filelock import FileLock, Timeout
 from torch import nn
 
 from repopt.data import DataSet, EvalBatches, load_data
 from repopt.device import allow_tf32
-from repopt.files import read_as, read_lines_as, replacing
+from repopt.files import UNFINISHED, read_as, read_lines_as, replacing
 from repopt.models import create_model
 from repopt.models.saved import read_saved
 from repopt.train.distributed import joined
@@ -44,11 +46,13 @@ __all__ = [
     "run_recipe",
 ]
 
+CHECKPOINT = "checkpoint.pt"
+
 # results that a new run must not overwrite
 _RESULTS = (
     "metrics.jsonl",
     "scales.jsonl",
-    "checkpoint.pt",
+    CHECKPOINT,
     "model.safetensors",
     "model_ema.safetensors",
     "scales.safetensors",
@@ -219,3 +223,42 @@ def evaluate_run(
             )
             scores[size] = evaluate(model, batches, recipe, device=chosen, world=world)
     return scores
+
+
+def save_checkpoint(folder: Path, state: dict[str, Any]) -> Path:
+    """Writes the state of a run, in place of the last one."""
+    path = folder / CHECKPOINT
+    try:
+        with replacing(path) as unfinished:
+            torch.save(state, unfinished)
+    except (OSError, RuntimeError) as error:  # torch's writer raises RuntimeError where the disk is full
+        kept = "the last one is kept" if path.exists() else "there is none yet"
+        raise OSError(f"the checkpoint could not be written to {str(path)!r} ({error}); {kept}") from error
+    return path
+
+
+def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None:
+    """The state that a run was left in, or None where nothing was written yet."""
+    path = folder / CHECKPOINT
+    for unfinished in folder.glob(f"{UNFINISHED}*"):
+        unfinished.unlink(missing_ok=True)  # of a process that was killed while it wrote
+    if not path.exists():
+        return None
+    try:
+        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+    except Exception as error:
+        first_line = str(error).partition("\n")[0]  # torch adds advice on how to read what one trusts
+        raise ValueError(f"the checkpoint {str(path)!r} cannot be read ({first_line})") from error
+    return state
+
+
+def random_state(device: torch.device) -> dict[str, Any]:
+    """The state of the random number generators that models draw from."""
+    state = {"cpu": torch.get_rng_state()}
+    return state | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
+
+
+def set_random_state(state: dict[str, Any], device: torch.device) -> None:
+    torch.set_rng_state(state["cpu"].cpu())
+    if "cuda" in state and device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"].cpu(), device)

@@ -19,13 +19,12 @@ from repopt.models import load_checkpoint as load_weights
 from repopt.models.saved import tuples
 from repopt.plans.planning import ScalesLike, plan
 from repopt.plans.scales import Scales
-from repopt.train.checkpoint import NAME as CHECKPOINT
 from repopt.train.distributed import World, joined
 from repopt.train.loop import Trainer
 from repopt.train.methods import Method, Subject, counterpart, make_subject
 from repopt.train.progress import Clock
 from repopt.train.recipe import Recipe, on_cuda_unless_given
-from repopt.train.runs import RunFolder, read_json, run_recipe
+from repopt.train.runs import CHECKPOINT, RunFolder, read_json, run_recipe
 
 
 @dataclass(frozen=True, kw_only=True)

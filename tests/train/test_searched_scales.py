@@ -2,8 +2,16 @@
 
 import pytest
 
-from repopt.report.searches import branches, by_depth, cost_share, over_epochs, sampled_operator, stage_starts, stages
-from repopt.train.records import read_run
+from repopt.report.page import cost_share
+from repopt.train.records import (
+    by_depth,
+    over_epochs,
+    read_run,
+    sampled_operator,
+    searched_branches,
+    stage_starts,
+    stages,
+)
 from report.folders import STAGES, write_run
 
 
@@ -34,7 +42,7 @@ def test_a_model_without_identities_is_one_stage():
     means = {"a": {"conv3x3": 1.0}, "b": {"conv3x3": 1.0, "conv1x1": 2.0}}
     assert stages(means) == [["a", "b"]]
     assert sampled_operator(means) == "b"
-    assert branches(means) == ["conv3x3", "conv1x1"]
+    assert searched_branches(means) == ["conv3x3", "conv1x1"]
 
 
 def test_the_paper_s_search_costs_0_18_percent_of_its_training():
