@@ -137,6 +137,7 @@ def test_steps_and_augmentations_that_are_not_there_are_refused_at_once(data):
 
 
 @pytest.mark.cuda
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning")
 @pytest.mark.parametrize("augmentation", AUGMENTATIONS.values(), ids=AUGMENTATIONS)
 def test_on_a_gpu_nothing_waits_for_it_within_an_epoch(data, augmentation):
     if not torch.cuda.is_available():

@@ -73,7 +73,7 @@ def _outermost(module: nn.Module) -> list[Foldable]:
 
 
 def norm_affine(norm: nn.Module | None, *, like: Tensor) -> tuple[Tensor, Tensor]:
-    """What a batch norm does in eval mode, as a scale and a shift a channel; 1 and 0 where there is none."""
+    """What a batch norm does in eval mode, as one scale and one shift per channel; 1 and 0 without a norm."""
     if norm is None or isinstance(norm, nn.Identity):
         return torch.ones_like(like), torch.zeros_like(like)
     checked = _checked(norm)

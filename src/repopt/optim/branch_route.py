@@ -5,7 +5,7 @@
 
 This is training the real block, without its forward and backward pass, whatever the rule does. The user's optimizer is
 never changed: the step itself is taken by a stand-in that shares its options and state and holds the branches' kernels
-in place of the operators' weights. So GradScaler, zero_grad, schedulers and DDP see W' as ever, and an exception inside
+in place of the operators' weights. GradScaler, zero_grad, schedulers and DDP see W' as usual, and an exception inside
 a step leaves nothing swapped.
 """
 

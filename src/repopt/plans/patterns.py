@@ -1,4 +1,4 @@
-"""Which modules of a model a plan speaks of.
+"""Which modules of a model a plan is about.
 
 Operators are known by the name of their module, without what wrappers put into it. Of the patterns of a plan the first
 match wins, and no match is an error.

@@ -143,7 +143,9 @@ def _blocks_of(model: nn.Module, kind: type[BlockT]) -> dict[str, BlockT]:
     for name, module in clean_modules(model).items():
         if isinstance(module, kind):
             names.setdefault(module, []).append(name)
-    planned = {block: block.operator_name if block.operator_name in its else its[0] for block, its in names.items()}
+    planned = {
+        block: block.operator_name if block.operator_name in known else known[0] for block, known in names.items()
+    }
     return {name: block for block, name in planned.items()}
 
 
