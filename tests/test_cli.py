@@ -4,11 +4,13 @@ import csv
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from broken import break_the_multiplier
+from repopt.cli import COMMANDS
 from train.program import heard as run
 
 
@@ -68,6 +70,13 @@ def test_help_is_there_for_a_newcomer(args):
     done = run(*args)
     assert done.returncode == 0
     assert "usage: repopt" in done.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_says_what_each_says_of_itself(name):
+    home, function = COMMANDS[name][0].split(":")
+    said = getattr(import_module(f"repopt.cli.{home}"), function).__doc__
+    assert said.splitlines()[0] == COMMANDS[name][1]
 
 
 def test_a_misspelt_flag_is_answered_with_those_of_its_command_alone():

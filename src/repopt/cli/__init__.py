@@ -31,7 +31,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "bench step": ("bench:bench_step", "Time an optimizer step with and without repopt, in one run."),
     "bench train": (
         "bench:bench_train",
-        "Measure images a second and peak memory of methods and models, in one run, on noise held on the device.",
+        "Measure images per second and peak memory of methods and models, in one run, on noise held on the device.",
     ),
     "list": ("list:list_models", "List the models by name, or the scales that ship."),
 }

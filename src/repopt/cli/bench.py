@@ -79,7 +79,7 @@ def bench_train(
     out: Path | None = None,
     json: bool = False,
 ) -> int:
-    """Measure images a second and peak memory of methods and models, in one run, on noise held on the device.
+    """Measure images per second and peak memory of methods and models, in one run, on noise held on the device.
 
     Example: repopt bench train --models repopt_vgg_b1 --methods repopt repvgg sgd --batch-size 32
 
