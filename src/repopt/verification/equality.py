@@ -149,14 +149,25 @@ class _Setting:
     seed: int
 
 
-def _train_both(
-    net: nn.Module,
-    plan: Plan,
-    inputs: Iterator[Tensor],
-    loss: Callable[[Tensor, Tensor], Tensor],
-    setting: _Setting,
-) -> Report:
-    device = next(net.parameters()).device
+@dataclass(frozen=True, kw_only=True)
+class _Pair:
+    """The plain model and its twin of real blocks, each with its optimizer; what they are trained to is drawn."""
+
+    plain: nn.Module
+    plan: Plan
+    ours: Optimizer
+    twin: nn.Module
+    theirs: Optimizer
+    route: str
+    exact: bool
+    draw: torch.Generator
+
+    def kernels_apart(self) -> dict[str, float]:
+        modules = self.plan.modules()
+        return {name: _relative(modules[name].weight, block.weight) for name, block in csla_blocks(self.twin).items()}
+
+
+def _pair(net: nn.Module, plan: Plan, setting: _Setting) -> _Pair:
     draw = torch.Generator().manual_seed(setting.seed)
     plain = copy.deepcopy(net).double()
     plan = plan.on(plain)
@@ -165,50 +176,69 @@ def _train_both(
     kernels = plan.init_(generator=draw)
     twin = csla_model(plain, plan, kernels)
     ours = _made(setting.optimizer, plain.parameters(), plan)
-    if isinstance(ours, RepOptimizer) and setting.reference is None:
+    closed = isinstance(ours, RepOptimizer)
+    if closed and setting.reference is None:
         raise ValueError(
             f"repopt.optim.{type(ours).__name__} cannot train the real block: give the stock optimizer as reference"
         )
     theirs = _made(setting.reference or setting.optimizer, twin.parameters(), plan)
-    route, exact = "closed", True
-    if not isinstance(ours, RepOptimizer):
-        handle = attach(ours, plan, setting.route, setting.allow_inexact, kernels)
-        route, exact = handle.route, handle.exact
+    handle = None if closed else attach(ours, plan, setting.route, setting.allow_inexact, kernels)
+    route, exact = ("closed", True) if handle is None else (handle.route, handle.exact)
+    return _Pair(plain=plain, plan=plan, ours=ours, twin=twin, theirs=theirs, route=route, exact=exact, draw=draw)
 
-    start = {name: module.weight.detach().clone() for name, module in plan.modules().items()}
-    outputs = 0.0
-    kernel_differences = dict.fromkeys(plan.operators, 0.0)
+
+def _train_both(
+    net: nn.Module,
+    plan: Plan,
+    inputs: Iterator[Tensor],
+    loss: Callable[[Tensor, Tensor], Tensor],
+    setting: _Setting,
+) -> Report:
+    pair = _pair(net, plan, setting)
+    start = {name: module.weight.detach().clone() for name, module in pair.plan.modules().items()}
+    outputs, kernels = 0.0, dict.fromkeys(plan.operators, 0.0)
     for step, batch in zip(range(setting.steps), inputs, strict=False):
-        x = batch.to(device, torch.float64 if batch.is_floating_point() else batch.dtype)
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            y, expected = (_seeded(model, x, step) for model in (plain, twin))
-        if not expected.isfinite().all():
-            raise RuntimeError(f"the real block's training is no longer finite at step {step}: use a smaller lr")
-        target = torch.randn(expected.shape, generator=draw, dtype=torch.float64).to(device)
-        outputs = max(outputs, _relative(y, expected))
-        for model_output, optimizer in ((y, ours), (expected, theirs)):
-            optimizer.zero_grad()
-            loss(model_output, target).backward()  # type: ignore[no-untyped-call]
-        if setting.max_norm is not None:
-            clip_grad_norm_(plan, setting.max_norm)
-            nn.utils.clip_grad_norm_(twin.parameters(), setting.max_norm)
-        ours.step()
-        theirs.step()
-        modules = plan.modules()
-        for name, block in csla_blocks(twin).items():
-            apart = _relative(modules[name].weight, block.weight)
-            kernel_differences[name] = max(kernel_differences[name], apart)
+        outputs = max(outputs, _step_both(pair, batch, step, loss, setting.max_norm))
+        kernels = {name: max(kernels[name], apart) for name, apart in pair.kernels_apart().items()}
     differences = tuple(
         BlockDifference(
             operator=name,
             branches=", ".join(plan.blocks[name].branches),
             outputs=outputs,
-            kernels=kernel_differences[name],
+            kernels=kernels[name],
             moved=_relative(module.weight, start[name]),
         )
-        for name, module in plan.modules().items()
+        for name, module in pair.plan.modules().items()
     )
-    return Report(rule=type(ours).__name__, route=route, exact=exact, steps=setting.steps, differences=differences)
+    return Report(
+        rule=type(pair.ours).__name__,
+        route=pair.route,
+        exact=pair.exact,
+        steps=setting.steps,
+        differences=differences,
+    )
+
+
+def _step_both(
+    pair: _Pair, batch: Tensor, step: int, loss: Callable[[Tensor, Tensor], Tensor], max_norm: float | None
+) -> float:
+    """Trains both on a batch; returns how far apart their outputs were before."""
+    device = next(pair.plain.parameters()).device
+    x = batch.to(device, torch.float64 if batch.is_floating_point() else batch.dtype)
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        y, expected = (_seeded(model, x, step) for model in (pair.plain, pair.twin))
+    if not expected.isfinite().all():
+        raise RuntimeError(f"the real block's training is no longer finite at step {step}: use a smaller lr")
+    target = torch.randn(expected.shape, generator=pair.draw, dtype=torch.float64).to(device)
+    for output, optimizer in ((y, pair.ours), (expected, pair.theirs)):
+        optimizer.zero_grad()
+        loss(output, target).backward()  # type: ignore[no-untyped-call]
+    if max_norm is not None:
+        clip_grad_norm_(pair.plan, max_norm)
+        nn.utils.clip_grad_norm_(pair.twin.parameters(), max_norm)
+    pair.ours.step()
+    pair.theirs.step()
+    return _relative(y, expected)
 
 
 def _made(factory: OptimizerFactory, params: Iterable[nn.Parameter], plan: Plan) -> Optimizer:
