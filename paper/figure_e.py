@@ -6,11 +6,10 @@ from typing import Any
 
 import torch
 
-from paper.jobs import HyperSearch, planned, search_job
+from paper.jobs import HyperSearch, Scope, planned, search_job
 from paper.panels import scales_by_depth, scales_over_epochs
 from paper.ranks import spearman
 from paper.rows import Record, groups, matching
-from paper.scope import Scope
 from paper.tables import Table, TableRow
 from paper.view import Column, Line, View, text
 from paper.workshop import Workshop, figures_of
@@ -28,15 +27,13 @@ _POINT = ("curve", "operator", "epoch", "branch", "mean")
 def _rows(scope: Scope) -> Iterator[TableRow]:
     for source in _SOURCES:
         key = {"source": source, "model": scope.model("b0"), "seed": scope.search_seed}
-        yield TableRow(key=key, measure=partial(_measure, scope, source), minutes=1.5)
+        yield TableRow(key=key, measure=partial(_measure, scope, source))
 
 
 def _measure(scope: Scope, source: str, workshop: Workshop) -> list[dict[str, Any]]:
     run = workshop.run(search_job(scope, scope.model("b0"), HyperSearch(data=source)))
     search, about = read_search(run, source), figures_of(run)
-    place = {column: about[column] for column in _ENVIRONMENT}
-    found = points(search, sampled_operator(search.means))
-    return [{**{column: point[column] for column in _POINT}, **place} for point in found]
+    return [{**about, **point} for point in points(search, sampled_operator(search.means))]
 
 
 def _at(share: float) -> Column:
@@ -87,7 +84,7 @@ TABLE = Table(
     name="figureE",
     title="Appendix E: scales over epochs and by depth",
     keys=("source", "model", "seed"),
-    rows=_rows,
+    others=_rows,
     figures=(*_POINT, *_ENVIRONMENT),
     drawings=drawings,
     view=View(

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paper.jobs import Source, has_identity, planned, scales_from
-from paper.scope import Scope
+from paper.jobs import Scope, Source, has_identity, planned, scales_from
 from paper.tables import Table, TableRow
 from paper.view import View, number
 from paper.workshop import Workshop
@@ -27,7 +26,7 @@ def _rows(scope: Scope) -> Iterator[TableRow]:
     for whose, model in [*product(["ours"], ours), *product(["authors"], theirs)]:
         key = {"model": model, "scales": whose, "seed": scope.search_seed}
         measure = partial(_measure, scope, model, "authors" if whose == "authors" else "searched")
-        yield TableRow(key=key, measure=measure, minutes=0.0, authors=whose == "authors")
+        yield TableRow(key=key, measure=measure, authors=whose == "authors")
 
 
 def _measure(scope: Scope, model: str, source: Source, workshop: Workshop) -> list[dict[str, Any]]:
@@ -71,7 +70,7 @@ TABLE = Table(
     name="multipliers",
     title="What the scales multiply gradients by",
     keys=("model", "scales", "seed"),
-    rows=_rows,
+    others=_rows,
     data=(),
     figures=(*_FIGURES, "hardware", "threads", "python", "torch", "date"),
     view=View(

@@ -9,14 +9,14 @@ from typing import Any
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from paper.jobs import Training, training_job
-from paper.scope import Scope
+from paper.jobs import Scope, Training, training_job
 from paper.tables import Table, TableRow
 from paper.view import View, accuracy, number, papers, text
 from paper.workshop import FIGURES, Workshop, figures_of
 from repopt.bench.inference import TIMINGS, inference_speed
 from repopt.device import environment
 from repopt.models import create_model, deploy
+from repopt.train.recipe import Recipe
 from repopt.train.runs import evaluate_run
 
 
@@ -56,10 +56,10 @@ def _rows(scope: Scope) -> Iterator[TableRow]:
     ours = {name: each for name, each in tested.items() if each.ours}
     for name, each in ours.items():
         key = {"what": "accuracy", "name": name, "seed": seed}
-        yield TableRow(key=key, measure=partial(_accuracies, scope, each, seed), minutes=1.0)
+        yield TableRow(key=key, measure=partial(_accuracies, scope, each, seed))
     for name, each in {**ours, **tested}.items():  # timm's last: it may not be there
         key = {"what": "speed", "name": name, "seed": 0}
-        yield TableRow(key=key, measure=partial(_speed, scope, each), minutes=1.0)
+        yield TableRow(key=key, measure=partial(_speed, scope, each))
 
 
 def _accuracies(scope: Scope, tested: _Tested, seed: int, workshop: Workshop) -> list[dict[str, Any]]:
@@ -75,7 +75,7 @@ def _accuracies(scope: Scope, tested: _Tested, seed: int, workshop: Workshop) ->
 
 def _speed(scope: Scope, tested: _Tested, workshop: Workshop) -> list[dict[str, Any]]:
     net = deploy(create_model(tested.model, **tested.options)) if tested.ours else _timm_model(tested.model)
-    device, precision = workshop.chosen_device, scope.target_recipe(0).precision
+    device, precision = workshop.chosen_device, scope.adapt(Recipe(), 0).precision
     about: dict[str, Any] = {"batch_size": tested.batch, "size": tested.size, "precision": precision}
     with workshop.alone():
         speed = inference_speed(net, **about, device=device, steps=2 if scope.quick else 30)
@@ -108,7 +108,7 @@ TABLE = Table(
     name="table3",
     title="Table 3: beside VGG-16 and EfficientNets",
     keys=("what", "name", "seed"),
-    rows=_rows,
+    others=_rows,
     figures=("test_size", "images_per_second", "norms", "timings", "note", *FIGURES),
     view=View(
         by=("name",),

@@ -5,10 +5,10 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from paper.jobs import int8_run
+from paper.jobs import Scope
 from paper.kernel_spread import POSITIONS, run_kernels, spreads
 from paper.rows import mean
-from paper.scope import Scope
+from paper.table8 import trained_b0
 from paper.tables import Table, TableRow
 from paper.view import SEEDS, Column, Line, View, number, text
 from paper.workshop import Workshop, figures_of
@@ -29,14 +29,14 @@ _PAPER = {
 def _rows(scope: Scope) -> Iterator[TableRow]:
     for seed, trained_by in product(scope.seeds, _METHODS):
         key = {"trained_by": trained_by, "model": scope.model("b0"), "seed": seed}
-        yield TableRow(key=key, measure=partial(_measure, scope, trained_by, seed), minutes=1.5)
+        yield TableRow(key=key, measure=partial(_measure, scope, trained_by, seed))
 
 
 def _measure(scope: Scope, trained_by: Method, seed: int, workshop: Workshop) -> list[dict[str, Any]]:
-    run = int8_run(scope, workshop, trained_by, seed)
-    found, about = run_kernels(run), figures_of(run)
-    place = {"layer": found.layer.name, **{column: about[column] for column in _ENVIRONMENT}}
-    return [{"stage": step, **spreads(*kernels), **place} for step, kernels in found.kernels.items()]
+    run = trained_b0(scope, trained_by, seed, workshop)
+    found = run_kernels(run)
+    about = {**figures_of(run), "layer": found.layer.name}
+    return [{**about, "stage": step, **spreads(*kernels)} for step, kernels in found.kernels.items()]
 
 
 def _ratio(line: Line) -> str:
@@ -47,7 +47,7 @@ TABLE = Table(
     name="tableC",
     title="Appendix C: the spread of a kernel",
     keys=("trained_by", "model", "seed"),
-    rows=_rows,
+    others=_rows,
     data=("cifar100",),
     figures=("layer", "stage", *POSITIONS, *_AT_INIT, *_ENVIRONMENT),
     view=View(
