@@ -3,12 +3,10 @@
 import contextlib
 import io
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import tyro
-from rich import box
-from rich.console import Console
-from rich.table import Table as Listing
 
 from paper.jobs import Scope
 from paper.rows import read_rows
@@ -23,21 +21,17 @@ from repopt.train.recipe import Precision
 from repopt.train.signals import StoppedError
 
 _RESULTS = Path(__file__).parent / "results"
-_ANALYSES = ("kernels", "variance", "scales")
+_COMMANDS = {"docs": "__main__", "kernels": "analyses", "variance": "analyses", "scales": "analyses"}  # by module
 
 
 def main(args: list[str] | None = None) -> None:
     """Runs a table, or another command where its name comes first."""
     given = sys.argv[1:] if args is None else args
-    named = given[:1] if given[:1] in [["docs"], *([name] for name in _ANALYSES)] else []
+    named = [word for word in given[:1] if word in _COMMANDS]
 
     def load() -> Command:
-        if named and named[0] in _ANALYSES:
-            from paper import analyses
-
-            analysis: Command = getattr(analyses, named[0])
-            return analysis
-        return docs if named else make
+        command: Command = getattr(import_module(f"paper.{_COMMANDS[named[0]]}"), named[0]) if named else make
+        return command
 
     run(load, given[len(named) :], prog=" ".join(["python -m paper", *named]))
 
@@ -105,9 +99,8 @@ def make(
     table, path = table_named(name), out / f"{name}.csv"
     # a log wants a line for each row, a terminal the progress of each training too
     no_progress = quiet or quick or not sys.stdout.isatty()
-    workshop = Workshop(
-        folder=runs or (out / "runs" if quick else Path("runs/reproduce")), device=device, quiet=no_progress
-    )
+    folder = runs or (out / "runs" if quick else Path("runs/reproduce"))
+    workshop = Workshop(folder=folder, device=device, quiet=no_progress)
     with contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext():
         try:
             elsewhere = reproduce(table, scope, workshop, path, only)
@@ -143,12 +136,10 @@ def docs() -> int:
 
 def _list_tables(scope: Scope, out: Path) -> None:
     """What can be run, and how much of it is there."""
-    listing = Listing("name", "", "rows", "there", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in NAMES:
         table = table_named(name)
         left, standing = rows_left(table, scope, out / f"{name}.csv")
-        listing.add_row(name, table.title, str(standing + len(left)), str(standing))
-    Console().print(listing)
+        print(f"{name:12} {table.title:48} {standing:4} of {standing + len(left)} rows")
     print(f"rows in {out}")
 
 

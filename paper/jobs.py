@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from paper.workshop import Workshop, figures_of
+from paper.workshop import Workshop
 from repopt.models import create_model
 from repopt.plans.planning import Plan, plan
 from repopt.plans.scales import Scales, shipped
@@ -31,6 +31,7 @@ _SEARCHED_ON: Mapping[str, dict[str, Any]] = {"imagenette": {"crop_padding": 0, 
 # a quick run shows that a table's code works, and nothing else
 _QUICK: dict[str, Any] = {"batch_size": 16, "lr_batch": 16, "warmup_epochs": 0, "eval_batch": 64, "size": None}
 _QUICK_IMAGES = 48
+SEARCH_SEED = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,6 @@ class Scope:
         imagenette: path of Imagenette's class folders, which models are trained on.
         authors: folder of the scales that the paper's authors released.
         seeds: of what is compared.
-        search_seed: of the searches.
         precision: of training.
         quick: nano on a few digits instead, in seconds on a CPU.
     """
@@ -51,7 +51,6 @@ class Scope:
     imagenette: Path | None = None
     authors: Path | None = None
     seeds: tuple[int, ...] = (0, 1, 2)
-    search_seed: int = 0
     precision: Precision = "bf16"
     quick: bool = False
 
@@ -108,7 +107,7 @@ class Training:
         method: how it is trained without scales.
         scales: where they come from.
         change: what is done to them, given the model's name.
-        data: `imagenette` or `cifar100`.
+        data: `imagenette` or `cifar100`; a search may be on `digits` too.
         recipe: another one than the data's.
         fields: that replace some of the recipe's.
         options: of the model.
@@ -127,21 +126,10 @@ class Training:
     one_seed: bool = False
 
 
-def train(scope: Scope, training: Training, seed: int, workshop: Workshop) -> list[dict[str, Any]]:
-    """What a training measured, and the search where there was one for it."""
-    job = training_job(scope, workshop, training, seed)
-    found = figures_of(workshop.run(job))
-    if isinstance(training.scales, HyperSearch):
-        search = workshop.run(search_job(scope, job.model, training.scales))
-        assert isinstance(job.scales, Scales)
-        searched, fitted = Scales.load(search / "scales.safetensors").values(), job.scales.values()
-        dropped = sum(map(len, searched)) - sum(map(len, fitted))
-        found |= {"search_accuracy": figures_of(search)["val_accuracy"], "dropped_identities": dropped}
-    return [found]
-
-
 def training_job(scope: Scope, workshop: Workshop, training: Training, seed: int) -> Job:
     model, scales = scope.model(training.model), None
+    if training.method == "search":
+        return search_job(scope, model, HyperSearch(data=training.data))
     if training.scales is not None:
         scales = training.change(scales_from(training.scales, scope, workshop, model), model)
     recipe = scope.adapt(training.recipe or TRAINED_BY[training.data], seed)
@@ -161,7 +149,7 @@ def search_job(scope: Scope, model: str, search: HyperSearch | None = None) -> J
     recipe = search.recipe or RECIPES[search_recipe_of(model)]()
     if not scope.quick:
         recipe = replace(recipe, **_SEARCHED_ON.get(search.data, {}))
-    recipe = scope.adapt(recipe, scope.search_seed + search.again)
+    recipe = scope.adapt(recipe, SEARCH_SEED + search.again)
     options = {"strides": search.strides} if search.strides else {}
     data = scope.data(search.data)
     return Job(method="search", model=model, data=data, recipe=recipe, limit=scope.limit, options=options)
@@ -173,21 +161,15 @@ def search_recipe_of(model: str) -> str:
 
 
 def scales_from(source: Source | HyperSearch, scope: Scope, workshop: Workshop, model: str) -> Scales:
-    """A model's scales from one of the sources.
-
-    Ours are those that ship, or that a search for the zoo has left in the workshop, or that a search finds now.
-    """
+    """A model's scales from one of the sources; ours are those that ship, or that a search finds."""
     if isinstance(source, HyperSearch):
         return fitting(workshop.searched(search_job(scope, model, source)), planned(model))
     if source in ("ones", "depth"):
         return (Scales.ones if source == "ones" else Scales.depth_init)(planned(model))
     if source == "authors":
         return authors_scales(scope, model)
-    kept = kept_scales(workshop, model)
-    if scope.quick or (model not in shipped() and not kept.exists()):
-        ours = workshop.searched(search_job(scope, model))
-    else:
-        ours = Scales.load(model if model in shipped() else kept)
+    ships = model in shipped() and not scope.quick
+    ours = Scales.load(model) if ships else workshop.searched(search_job(scope, model))
     return ours.channel_mean() if source == "mean" else ours
 
 
@@ -202,11 +184,6 @@ def fitting(scales: Scales, plan: Plan) -> Scales:
         for operator, found in scales.items()
     }
     return Scales(kept, scales.metadata)
-
-
-def kept_scales(workshop: Workshop, model: str) -> Path:
-    """Where a workshop keeps what it searched for the zoo."""
-    return workshop.folder / "zoo" / f"{model}.safetensors"
 
 
 def authors_scales(scope: Scope, model: str) -> Scales:

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from paper.jobs import TRAINED_BY, Scope, Training, train
+from paper.jobs import TRAINED_BY, Scope, Training, training_job
 from paper.rows import matching, spread
 from paper.tables import Table, TableRow
 from paper.view import SEEDS, Column, Line, View, number
-from paper.workshop import FIGURES, Workshop
+from paper.workshop import FIGURES, Workshop, figures_of
 from repopt.bench.training import measure_training
 from repopt.device import environment, hardware
 from repopt.files import replacing
@@ -57,7 +57,8 @@ def _others(scope: Scope) -> Iterator[TableRow]:
 
 def _at_largest(scope: Scope, model: str, method: Method, seed: int, workshop: Workshop) -> list[dict[str, Any]]:
     batch = {"batch_size": largest_batches(scope, model, workshop)[method]}
-    return train(scope, Training(model=model, fields=batch, **_METHODS[method]), seed, workshop)
+    training = Training(model=model, fields=batch, **_METHODS[method])
+    return [figures_of(workshop.run(training_job(scope, workshop, training, seed)))]
 
 
 def largest_batches(scope: Scope, model: str, workshop: Workshop) -> dict[str, int]:

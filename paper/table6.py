@@ -1,6 +1,7 @@
 """Table 6: scales searched with other strides, the model trained unchanged."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from paper.jobs import AGAIN, NOT_SEARCHED, SEARCHED_AGAIN, HyperSearch, Source, Training
 from paper.tables import Table
@@ -15,34 +16,28 @@ PAPER = {_USUAL: (54.53, 78.47), "2 2 1 2 1": (70.66, 77.81), "2 1 2 1 1": (74.3
 
 def comparison(
     *,
-    name: str,
-    title: str,
-    columns: tuple[str, ...],
     key: str,
     heading: str,
     searches: Mapping[str, HyperSearch],
     usual: str,
     paper: Mapping[str, tuple[float, float]],
+    **table: Any,
 ) -> Table:
     """A table of kinds of search: the accuracy of each, and of what is trained with its scales.
 
     Args:
-        name: of the table.
-        title: of the table.
-        columns: of the search.
         key: the column that tells the kinds apart.
         heading: of that column.
         searches: by kind; a second usual one is added, and none.
         usual: the kind that others are compared with.
         paper: its two accuracies of each kind.
+        table: name, title and figures.
     """
     scales: Mapping[str, HyperSearch | Source] = {**searches, AGAIN: SEARCHED_AGAIN, NOT_SEARCHED: "depth"}
     found, trained = ({kind: figures[place] for kind, figures in paper.items()} for place in (0, 1))
     return Table(
-        name=name,
-        title=title,
+        **table,
         keys=(key, "model", "seed"),
-        figures=(*columns, *FIGURES),
         trainings=[Training(model=_SIZE, key={key: kind}, scales=each) for kind, each in scales.items()],
         view=View(
             by=(key,),
@@ -60,7 +55,7 @@ def comparison(
 TABLE = comparison(
     name="table6",
     title="Table 6: scales from other strides",
-    columns=("search_accuracy", "dropped_identities"),
+    figures=("search_accuracy", "dropped_identities", *FIGURES),
     key="strides",
     heading="strides of the search",
     # the default strides are left out, so that the search is the one that other tables ask for

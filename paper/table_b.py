@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from paper.jobs import HyperSearch
 from paper.table6 import comparison
+from paper.workshop import FIGURES
 from repopt.train.recipe import search
 
 PAPER = {"all 1": (47.70, 77.59), "sqrt(2/l)": (54.53, 78.47)}
@@ -11,7 +12,7 @@ PAPER = {"all 1": (47.70, 77.59), "sqrt(2/l)": (54.53, 78.47)}
 TABLE = comparison(
     name="tableB",
     title="Appendix B: where searched scales start",
-    columns=("search_accuracy",),
+    figures=("search_accuracy", *FIGURES),
     key="scales_start",
     heading="scales start at",
     searches={"all 1": HyperSearch(recipe=replace(search(), start=1.0)), "sqrt(2/l)": HyperSearch()},

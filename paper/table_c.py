@@ -1,15 +1,13 @@
 """Appendix C's second table: the spread of a kernel on its way from training to deployment."""
 
-from collections.abc import Iterator
-from functools import partial
-from itertools import product
+from pathlib import Path
 from typing import Any
 
 from paper.jobs import Scope
 from paper.kernel_spread import POSITIONS, run_kernels, spreads
 from paper.rows import mean
 from paper.table8 import trained_b0
-from paper.tables import Table, TableRow
+from paper.tables import Table
 from paper.view import SEEDS, Column, Line, View, number, text
 from paper.workshop import Workshop, figures_of
 from repopt.train.methods import Method
@@ -26,14 +24,7 @@ _PAPER = {
 }
 
 
-def _rows(scope: Scope) -> Iterator[TableRow]:
-    for seed, trained_by in product(scope.seeds, _METHODS):
-        key = {"trained_by": trained_by, "model": scope.model("b0"), "seed": seed}
-        yield TableRow(key=key, measure=partial(_measure, scope, trained_by, seed))
-
-
-def _measure(scope: Scope, trained_by: Method, seed: int, workshop: Workshop) -> list[dict[str, Any]]:
-    run = trained_b0(scope, trained_by, seed, workshop)
+def _read(scope: Scope, workshop: Workshop, run: Path) -> list[dict[str, Any]]:
     found = run_kernels(run)
     about = {**figures_of(run), "layer": found.layer.name}
     return [{**about, "stage": step, **spreads(*kernels)} for step, kernels in found.kernels.items()]
@@ -47,7 +38,9 @@ TABLE = Table(
     name="tableC",
     title="Appendix C: the spread of a kernel",
     keys=("trained_by", "model", "seed"),
-    others=_rows,
+    trainings=[trained_b0(method) for method in _METHODS],
+    read=_read,
+    weights=True,
     data=("cifar100",),
     figures=("layer", "stage", *POSITIONS, *_AT_INIT, *_ENVIRONMENT),
     view=View(

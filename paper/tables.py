@@ -10,12 +10,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from paper.jobs import Scope, Training, train
+from paper.jobs import SEARCH_SEED, HyperSearch, Scope, Training, search_job, training_job
 from paper.rows import Record, read_rows
 from paper.view import View
-from paper.workshop import FIGURES, Workshop
+from paper.workshop import FIGURES, Workshop, figures_of
 from repopt.device import commit, environment
 from repopt.files import append_csv
+from repopt.plans.scales import Scales
 from repopt.train.loop import DivergedError
 
 # {what a user types: the module}, in the order of docs/results.md
@@ -55,7 +56,9 @@ class Table:
         keys: the columns of the CSV file that tell rows apart.
         view: how the rows are shown.
         trainings: a row for each of them and each seed.
-        others: the rows that are more than a training, within a scope.
+        read: the lines of a finished training, from its run; a single one unless given.
+        weights: whether these need the trained weights, which are large.
+        others: the rows that are no training, within a scope.
         data: the data that it needs, by the names of a scope's fields.
         figures: the other columns, of what is measured; those of a training unless given.
         drawings: figures from the same rows, {name of the file: SVG}; they need the extra `report`.
@@ -66,6 +69,8 @@ class Table:
     keys: tuple[str, ...]
     view: View
     trainings: Sequence[Training] = ()
+    read: Callable[[Scope, Workshop, Path], list[dict[str, Any]]] = lambda _scope, _workshop, run: [figures_of(run)]
+    weights: bool = False
     others: Callable[[Scope], Iterable[TableRow]] = lambda _: ()
     data: tuple[str, ...] = ("cifar100", "imagenette")
     figures: tuple[str, ...] = FIGURES
@@ -83,10 +88,24 @@ class Table:
             for training in self.trainings:
                 theirs = training.scales == "authors"
                 if not (theirs and scope.quick) and not (training.one_seed and seed != scope.seeds[0]):
-                    known = {**training.key, "model": scope.model(training.model), "seed": seed}
-                    key, measure = {**dict.fromkeys(self.keys), **known}, partial(train, scope, training, seed)
+                    own = SEARCH_SEED if training.method == "search" else seed
+                    known = {**training.key, "model": scope.model(training.model), "seed": own}
+                    key = {column: known.get(column) for column in self.keys}
+                    measure = partial(self._measure, scope, training, seed)
                     rows.append(TableRow(key=key, measure=measure, authors=theirs))
         return list({row.name: row for row in rows}.values())
+
+    def _measure(self, scope: Scope, training: Training, seed: int, workshop: Workshop) -> list[dict[str, Any]]:
+        """What a training measured, and the search of its scales where the table has columns for it."""
+        job = training_job(scope, workshop, training, seed)
+        lines = self.read(scope, workshop, workshop.run(job, weights=self.weights))
+        if "search_accuracy" in self.figures and isinstance(training.scales, HyperSearch):
+            search = search_job(scope, job.model, training.scales)
+            assert isinstance(job.scales, Scales)
+            searched, fitted = (sum(map(len, scales.values())) for scales in (workshop.searched(search), job.scales))
+            accuracy = figures_of(workshop.run(search))["val_accuracy"]
+            lines = [{**line, "search_accuracy": accuracy, "dropped_identities": searched - fitted} for line in lines]
+        return lines
 
 
 def table_named(name: str) -> Table:

@@ -21,10 +21,9 @@ from paper.jobs import (
     planned,
     scales_from,
     search_job,
-    train,
     training_job,
 )
-from paper.workshop import Workshop, figures_of
+from paper.workshop import Workshop
 from repopt.plans.scales import Scales
 from repopt.surgery.conversion import extract_scales, search_model
 from repopt.train import recipe as recipes
@@ -207,11 +206,3 @@ def test_where_each_stage_is_wider_than_the_last_nothing_is_left_out():
     assert {name: set(branches) for name, branches in fitted.items()} == {
         name: set(branches) for name, branches in scales.items()
     }
-
-
-def test_a_training_is_measured_with_the_search_of_its_scales(tmp_path):
-    """And with how many identities its model lacks: of nano none."""
-    workshop, strides = Workshop(folder=tmp_path, device="cpu"), HyperSearch(strides=STRIDES)
-    (line,) = train(QUICK, Training(model=NANO, scales=strides), 0, workshop)
-    search = figures_of(workshop.run(search_job(QUICK, NANO, strides)))
-    assert (line["search_accuracy"], line["dropped_identities"]) == (search["val_accuracy"], 0)
