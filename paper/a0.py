@@ -68,7 +68,6 @@ _VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 TABLE = Table(
-    name="a0",
     title="Does A0 lose to RepVGG?",
     keys=("data", "way", "model", "seed"),
     trainings=[

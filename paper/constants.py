@@ -19,7 +19,6 @@ _CONSTANTS: dict[str, dict[str, Any]] = {
 }
 
 TABLE = Table(
-    name="constants",
     title="Is the search any good?",
     keys=("model", "constants", "seed"),
     trainings=[

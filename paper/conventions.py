@@ -33,7 +33,6 @@ def _repopt(**chosen: str) -> Training:
 
 
 TABLE = Table(
-    name="conventions",
     title="Which conventions?",
     keys=("method", "model", *_DEFAULT, "seed"),
     trainings=[

@@ -74,7 +74,6 @@ def read_back(source: str, rows: Sequence[Record]) -> Search:
 
 
 TABLE = Table(
-    name="figureE",
     title="Appendix E: scales over epochs and by depth",
     keys=("source", "model", "seed"),
     trainings=[Training(model="b0", key={"source": data}, method="search", data=data) for data in _SOURCES],

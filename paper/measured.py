@@ -14,6 +14,7 @@ _CIFAR = {"data": "cifar100"}
 _PTQ = {**_CIFAR, "backend": "x86", "method": "ptq"}
 _XEON = "Intel(R) Xeon(R) Processor, 2 cores"
 _FLOAT, _INT8 = Column("float", lambda line: spread(line.rows[:1], "float_accuracy")), int8_column("INT8")
+_PAPER_GAPS = {name: -gap for name, gap in table4.PAPER_GAPS.items()}
 _README = {
     "RepOptimizer": "RepOpt, scales searched on CIFAR-100",
     "SGD, RepVGG": "RepVGG, at the best learning rate tried",
@@ -71,12 +72,7 @@ VIEWS: Mapping[str, View] = {
         order={"optimizer": list(_README)},
         columns=[
             *(text("optimizer", "method", _README), SEEDS, accuracy(), Column("RepOpt minus this", _repopt_minus)),
-            papers(
-                "the paper's difference, on ImageNet",
-                {name: -gap for name, gap in table4.PAPER_GAPS.items()},
-                "optimizer",
-                "{:+.2f}",
-            ),
+            papers("the paper's difference, on ImageNet", _PAPER_GAPS, "optimizer", form="{:+.2f}"),
         ],
     ),
     "readme_int8": View(

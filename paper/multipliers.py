@@ -67,11 +67,9 @@ def _off_diagonal(centre: Tensor) -> Tensor:
 
 
 TABLE = Table(
-    name="multipliers",
     title="What the scales multiply gradients by",
     keys=("model", "scales", "seed"),
     others=_rows,
-    data=(),
     figures=(*_FIGURES, "hardware", "threads", "python", "torch", "date"),
     view=View(
         columns=[

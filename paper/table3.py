@@ -91,7 +91,6 @@ def folded(net: nn.Module) -> nn.Module:
 
 
 TABLE = Table(
-    name="table3",
     title="Table 3: beside VGG-16 and EfficientNets",
     keys=("what", "name", "seed"),
     trainings=[

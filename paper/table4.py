@@ -86,7 +86,6 @@ def _tried(line: Line) -> str:
 
 
 TABLE = Table(
-    name="table4",
     title="Table 4: optimizers and ablations",
     keys=("optimizer", "model", "init", "rate", "seed"),
     trainings=list(_trainings()),
@@ -97,8 +96,8 @@ TABLE = Table(
         columns=[
             *("model", "optimizer", "init", number("lr", form="{:g}"), Column("tried, lr by init", _tried, False)),
             *(SEEDS, accuracy(), minus("RepOptimizer"), minus(f"RepOptimizer, {AGAIN}"), minus("SGD")),
-            papers("paper", PAPER, "optimizer", "{:.2f}"),
-            papers("paper, minus RepOptimizer", PAPER_GAPS, "optimizer", "{:+.2f}"),
+            papers("paper", PAPER, "optimizer", form="{:.2f}"),
+            papers("paper, minus RepOptimizer", PAPER_GAPS, "optimizer", form="{:+.2f}"),
         ],
     ),
 )

@@ -17,7 +17,6 @@ _TRAINED = {
 }
 
 TABLE = Table(
-    name="table5",
     title="Table 5: scales from other data",
     keys=("target", "source", "model", "seed"),
     trainings=[

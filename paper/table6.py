@@ -31,7 +31,7 @@ def comparison(
         searches: by kind; a second usual one is added, and none.
         usual: the kind that others are compared with.
         paper: its two accuracies of each kind.
-        table: name, title and figures.
+        table: title and figures.
     """
     scales: Mapping[str, HyperSearch | Source] = {**searches, AGAIN: SEARCHED_AGAIN, NOT_SEARCHED: "depth"}
     found, trained = ({kind: figures[place] for kind, figures in paper.items()} for place in (0, 1))
@@ -45,15 +45,14 @@ def comparison(
             columns=[
                 *(text(key, heading), number("search_accuracy", "search accuracy", "{:.2f}"), SEEDS, accuracy()),
                 *map(minus, (usual, AGAIN, NOT_SEARCHED)),
-                papers("paper, search", found, key, "{:.2f}"),
-                papers("paper, ImageNet", trained, key, "{:.2f}"),
+                papers("paper, search", found, key, form="{:.2f}"),
+                papers("paper, ImageNet", trained, key, form="{:.2f}"),
             ],
         ),
     )
 
 
 TABLE = comparison(
-    name="table6",
     title="Table 6: scales from other strides",
     figures=("search_accuracy", "dropped_identities", *FIGURES),
     key="strides",

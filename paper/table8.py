@@ -58,13 +58,11 @@ def int8_column(heading: str, **setting: str) -> Column:
 
 
 TABLE = Table(
-    name="table8",
     title="Table 8: INT8",
     keys=("trained_by", "model", "seed"),
     trainings=[trained_b0(method) for method in _METHODS],
     read=_read,
     weights=True,
-    data=("cifar100",),
     figures=_FIGURES,
     view=View(
         by=("trained_by",),

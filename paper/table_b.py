@@ -10,7 +10,6 @@ from repopt.train.recipe import search
 PAPER = {"all 1": (47.70, 77.59), "sqrt(2/l)": (54.53, 78.47)}
 
 TABLE = comparison(
-    name="tableB",
     title="Appendix B: where searched scales start",
     figures=("search_accuracy", *FIGURES),
     key="scales_start",

@@ -8,7 +8,7 @@ from paper.kernel_spread import POSITIONS, run_kernels, spreads
 from paper.rows import mean
 from paper.table8 import trained_b0
 from paper.tables import Table
-from paper.view import SEEDS, Column, Line, View, number, text
+from paper.view import SEEDS, Column, Line, View, number, papers, text
 from paper.workshop import Workshop, figures_of
 from repopt.train.methods import Method
 
@@ -35,13 +35,11 @@ def _ratio(line: Line) -> str:
 
 
 TABLE = Table(
-    name="tableC",
     title="Appendix C: the spread of a kernel",
     keys=("trained_by", "model", "seed"),
     trainings=[trained_b0(method) for method in _METHODS],
     read=_read,
     weights=True,
-    data=("cifar100",),
     figures=("layer", "stage", *POSITIONS, *_AT_INIT, *_ENVIRONMENT),
     view=View(
         by=("trained_by", "stage"),
@@ -51,7 +49,7 @@ TABLE = Table(
             *(number(position, form="{:.4f}") for position in POSITIONS),
             Column("central / surrounding", _ratio),
             *(number(f"{position}_at_init", f"{position}, at init", "{:.4f}") for position in POSITIONS),
-            Column("paper", lambda line: _PAPER.get((line["trained_by"], line["stage"]))),
+            papers("paper", _PAPER, "trained_by", "stage"),
         ],
     ),
 )

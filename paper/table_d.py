@@ -5,7 +5,7 @@ from typing import Any
 
 from paper.jobs import Training
 from paper.tables import Table
-from paper.view import SEEDS, Column, View, accuracy, minus, text
+from paper.view import SEEDS, View, accuracy, minus, papers, text
 from repopt.train.recipe import ghost
 
 _NAMES = {"repvgg": "RepGhostNet, SGD", "repopt": "RepOpt-GhostNet, RepOptimizer", "sgd": "RepOpt-GhostNet, SGD"}
@@ -21,7 +21,6 @@ def _training(method: Any, scales: Any = None, init: str = "authors") -> Trainin
 
 
 TABLE = Table(
-    name="tableD",
     title="Appendix D: GhostNet",
     keys=("method", "scales", "model", "init", "seed"),
     trainings=[
@@ -37,7 +36,7 @@ TABLE = Table(
             *(text("method", "model, optimizer", _NAMES), "scales", "init", SEEDS, accuracy()),
             minus("RepGhostNet", {"method": "repvgg"}),
             minus("plain SGD", {"method": "sgd"}),
-            Column("paper", lambda line: PAPER.get((line["method"], line["scales"]))),
+            papers("paper", PAPER, "method", "scales"),
         ],
     ),
 )

@@ -51,7 +51,6 @@ class Table:
     """A table that can be measured.
 
     Attributes:
-        name: what a user types.
         title: what it is about.
         keys: the columns of the CSV file that tell rows apart.
         view: how the rows are shown.
@@ -59,12 +58,10 @@ class Table:
         read: the lines of a finished training, from its run; a single one unless given.
         weights: whether these need the trained weights, which are large.
         others: the rows that are no training, within a scope.
-        data: the data that it needs, by the names of a scope's fields.
         figures: the other columns, of what is measured; those of a training unless given.
         drawings: figures from the same rows, {name of the file: SVG}; they need the extra `report`.
     """
 
-    name: str
     title: str
     keys: tuple[str, ...]
     view: View
@@ -72,7 +69,6 @@ class Table:
     read: Callable[[Scope, Workshop, Path], list[dict[str, Any]]] = lambda _scope, _workshop, run: [figures_of(run)]
     weights: bool = False
     others: Callable[[Scope], Iterable[TableRow]] = lambda _: ()
-    data: tuple[str, ...] = ("cifar100", "imagenette")
     figures: tuple[str, ...] = FIGURES
     drawings: Callable[[Sequence[Record]], Mapping[str, str]] | None = None
 
@@ -80,6 +76,12 @@ class Table:
     def columns(self) -> tuple[str, ...]:
         """Of the CSV file."""
         return tuple(dict.fromkeys((*self.keys, *self.figures, "commit")))
+
+    @property
+    def data(self) -> list[str]:
+        """The data of its trainings and their searches."""
+        on = [each for training in self.trainings for each in (training, training.scales)]
+        return sorted({each.data for each in on if isinstance(each, Training | HyperSearch)})
 
     def rows(self, scope: Scope) -> list[TableRow]:
         """What is measured, seed by seed. Trainings that differ only in the model are one where all models are nano."""
@@ -132,7 +134,7 @@ def reproduce(table: Table, scope: Scope, workshop: Workshop, path: Path, only: 
         scope.data(name)
     columns = next(csv.reader(path.read_text().splitlines()), []) if path.exists() else []
     if columns and columns != list(table.columns):  # said now, rather than after minutes of training
-        raise ValueError(f"{str(path)!r} has other columns than {table.name}: give another --out")
+        raise ValueError(f"{str(path)!r} has other columns than {path.stem}: give another --out")
     left, standing = rows_left(table, scope, path, only)
     print(f"{table.title}: {standing} rows stand in {path}, {len(left)} to go")
     rows = [row for row in left if scope.authors is not None or not row.authors]
@@ -146,7 +148,7 @@ def rows_left(table: Table, scope: Scope, path: Path, only: str = "*") -> tuple[
     rows = table.rows(scope)
     wanted = [row for row in rows if fnmatch.fnmatch(row.name, only)]
     if not wanted:
-        raise ValueError(f"{table.name} has no row named {only!r}; one is {rows[0].name!r}")
+        raise ValueError(f"{path.stem} has no row named {only!r}; one is {rows[0].name!r}")
     left = [row for row in wanted if not _stands(row, path)]
     return left, len(wanted) - len(left)
 
@@ -157,7 +159,7 @@ def measure_rows(table: Table, rows: Sequence[TableRow], path: Path, workshop: W
     for number, row in enumerate(rows, start=1):
         # a claim is for this file: the same row of another one is measured there
         claimed = hashlib.sha256(f"{row.name} {path.resolve()}".encode()).hexdigest()[:12]
-        with workshop.claim(f"{table.name}-{claimed}") as mine:
+        with workshop.claim(f"{path.stem}-{claimed}") as mine:
             if not mine:
                 elsewhere.append(row)
             if not mine or _stands(row, path):

@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from paper.rows import INITS, METHODS, Record, Wanted, best, difference, groups, matching, mean, spread, values
 
@@ -133,6 +134,12 @@ def minus(name: str, reference: Mapping[str, str] | None = None) -> Column:
     return Column(f"minus {name}", cell)
 
 
-def papers(heading: str, figures: Mapping[str, object], column: str, form: str = "{}") -> Column:
-    """What the paper has for the text of a column."""
-    return Column(heading, lambda line: form.format(figures[line[column]]) if line[column] in figures else "")
+def papers(heading: str, figures: Mapping[Any, Any], *columns: str, form: str = "{}") -> Column:
+    """What the paper has for the text of a column, or for those of several."""
+
+    def cell(line: Line) -> str:
+        texts = tuple(line[column] for column in columns)
+        found = figures.get(texts if len(texts) > 1 else texts[0])
+        return "" if found is None else form.format(found)
+
+    return Column(heading, cell)

@@ -8,14 +8,12 @@ _VGGS = ("nano", "a0", "a1", "a2", "b0", "b1", "b2", "b3", "l1", "l2")
 _GHOSTNETS = ("repopt_ghostnet_050", "repopt_ghostnet_100")
 
 TABLE = Table(
-    name="zoo",
     title="Searched scales",
     keys=("model", "recipe", "seed"),
     trainings=[
         Training(model=name, key={"recipe": search_recipe_of(name)}, method="search", data="cifar100")
         for name in (*_VGGS, *_GHOSTNETS)
     ],
-    data=("cifar100",),
     view=View(
         order={"model": [*(f"repopt_vgg_{size}" for size in _VGGS), *_GHOSTNETS]},
         columns=["model", "recipe", "seed", accuracy("search accuracy"), "precision", "hardware", "date"],

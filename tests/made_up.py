@@ -24,7 +24,6 @@ def line(**columns):
 def squares(hear=lambda number: None):
     """A table of numbers and their squares, which costs nothing; `hear` is called with each that is measured."""
     return Table(
-        name="squares",
         title="Squares",
         keys=("number", "word", "seed"),
         figures=("square",),

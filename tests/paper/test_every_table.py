@@ -10,7 +10,7 @@ import torch
 
 import repopt
 from made_up import QUICK
-from paper.jobs import Scope
+from paper.jobs import Scope, has_identity
 from paper.pages import RESULTS, table
 from paper.rows import read_rows
 from paper.tables import NAMES, reproduce, rows_left, table_named
@@ -51,7 +51,13 @@ class Drafts(Workshop):
         for name, found in {"recipe": recipe, "run": about, "summary": {"val_accuracy": 50.0}}.items():
             (out / f"{name}.json").write_text(json.dumps(found))
         if job.method == "search":
-            (Scales.depth_init(plan)).save(out / "scales.safetensors")
+            found = Scales.depth_init(plan)
+            identities = {
+                name: {"identity": each["conv3x3"]} for name, each in found.items() if has_identity(plan, name)
+            }
+            Scales({name: {**each, **identities.get(name, {})} for name, each in found.items()}).save(
+                out / "scales.safetensors"
+            )
         elif job.scales is not None:
             job.scales.save(out / "scales.safetensors")
         return out
@@ -135,7 +141,6 @@ def test_what_is_searched_for_the_zoo_is_searched_once_for_all_tables(workshop, 
 def test_each_row_has_a_name_and_a_key_of_its_own(name, scope):
     made = table_named(name)
     rows = list(made.rows(scope))
-    assert made.name == name
     assert len({row.name for row in rows}) == len({tuple(row.key.items()) for row in rows}) == len(rows)
     assert all(set(row.key) <= set(made.keys) for row in rows)
     assert {row.key["seed"] for row in rows} <= set(scope.seeds)

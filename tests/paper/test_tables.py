@@ -150,7 +150,7 @@ def test_there_are_no_rows_without_a_file(path):
 def test_a_training_that_diverges_is_an_outcome_and_is_not_tried_again(tmp_path):
     job, path = small_job(lr=1e30, epochs=2), tmp_path / "made_up.csv"
     row = TableRow(key={"seed": 0}, measure=lambda workshop: [figures_of(workshop.run(job))])
-    table = Table(name="made_up", title="Made up", keys=("seed",), others=lambda scope: [row], view=View(columns=[]))
+    table = Table(title="Made up", keys=("seed",), others=lambda scope: [row], view=View(columns=[]))
     workshop = Workshop(folder=tmp_path / "runs", device="cpu")
     assert reproduce(table, QUICK, workshop, path) == []
     (line,) = read_rows(path)
@@ -177,7 +177,7 @@ def test_trainings_are_rows_for_each_seed_and_one_where_a_quick_scope_makes_them
         Training(model="b1", key={"way": "b"}, scales="authors"),
         Training(model="b1", key={"way": "c"}, one_seed=True),
     ]
-    table = Table(name="t", title="T", keys=("way", "model", "seed"), trainings=trainings, view=View(columns=[]))
+    table = Table(title="T", keys=("way", "model", "seed"), trainings=trainings, view=View(columns=[]))
     assert names(table.rows(Scope(seeds=(1, 2)))) == [
         *("a, repopt_vgg_b1, 1", "a, repopt_vgg_a0, 1", "b, repopt_vgg_b1, 1", "c, repopt_vgg_b1, 1"),
         *("a, repopt_vgg_b1, 2", "a, repopt_vgg_a0, 2", "b, repopt_vgg_b1, 2"),
