@@ -5,6 +5,7 @@ import io
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -17,7 +18,6 @@ from repopt.cli import Command, run
 from repopt.cli.output import Device
 from repopt.device import chosen_device
 from repopt.files import replacing
-from repopt.train.recipe import Precision
 from repopt.train.signals import StoppedError
 
 _RESULTS = Path(__file__).parent / "results"
@@ -39,17 +39,12 @@ def main(args: list[str] | None = None) -> None:
 def make(
     name: tyro.conf.Positional[str | None] = None,
     *,
-    cifar100: Path | None = None,
-    imagenette: Path | None = None,
-    authors: Path | None = None,
-    seeds: tuple[int, ...] | None = None,
+    scope: Annotated[Scope, tyro.conf.arg(name="")],
     only: str = "*",
-    precision: Precision = "bf16",
     out: Path | None = None,
     page: Path | None = None,
     runs: Path | None = None,
     device: Device = "auto",
-    quick: bool = False,
     quiet: bool = False,
 ) -> int:
     """Run a table of the paper again on public data, row by row; rows that are in its CSV file are not run again.
@@ -62,30 +57,18 @@ def make(
 
     Args:
         name: the table; without one, all tables are listed, with what is there of each.
-        cifar100: the folder of CIFAR-100.
-        imagenette: the folder that holds Imagenette's train and val.
-        authors: the folder of the scales that the paper's authors released.
-        seeds: of what is compared; 0 1 2 unless given, and 0 where quick.
+        scope: on what.
         only: a pattern for the names of the rows, such as 'RepOpt*'.
-        precision: of training; a row that is there is not measured again for another one.
         out: folder of the CSV files; paper/results unless given, and runs/quick where quick.
         page: file for the table as Markdown; NAME.md beside the CSV file where --out or --quick is given. Without
             these, the pages of docs/ are filled.
         runs: folder of the runs; runs/reproduce unless given.
         device: auto takes CUDA where there is one.
-        quick: nano on a few embedded digits, in seconds on a CPU: it shows that the code works, and nothing else.
         quiet: say nothing.
     """
     chosen_device(device)
+    quick, authors = scope.quick, scope.authors
     own, out = out is None and not quick, out or (Path("runs/quick") if quick else _RESULTS)
-    scope = Scope(
-        cifar100=cifar100,
-        imagenette=imagenette,
-        authors=authors,
-        seeds=seeds or ((0,) if quick else Scope.seeds),
-        precision=precision,
-        quick=quick,
-    )
     if name is None:
         _list_tables(scope, out)
         return 0

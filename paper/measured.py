@@ -24,7 +24,7 @@ _README = {
 
 def _repopt_minus(line: Line) -> object:
     ours = next(each for each in line.table if each["optimizer"] == "RepOptimizer")
-    return "" if ours is line else difference(ours.rows, line.rows)
+    return "" if ours is line else difference(ours.rows, line.rows) or ""
 
 
 def _median(column: str, heading: str) -> Column:

@@ -48,6 +48,11 @@ _OURS = {name: tested for name, tested in _TESTED.items() if name.startswith("Re
 _LARGER = 128  # test size of a model that was trained at 96
 
 
+def _training(name: str) -> Training:
+    key, tested = {"what": "accuracy", "name": name}, _OURS[name]
+    return Training(model=tested.model, key=key, scales="searched", options=tested.options, one_seed=True)
+
+
 def _others(scope: Scope) -> Iterator[TableRow]:
     for name in _OURS if scope.quick else {**_OURS, **_TESTED}:  # timm's last: it may not be there
         yield TableRow(key={"what": "speed", "name": name, "seed": 0}, measure=partial(_speed, scope, name))
@@ -93,16 +98,7 @@ def folded(net: nn.Module) -> nn.Module:
 TABLE = Table(
     title="Table 3: beside VGG-16 and EfficientNets",
     keys=("what", "name", "seed"),
-    trainings=[
-        Training(
-            model=tested.model,
-            key={"what": "accuracy", "name": name},
-            scales="searched",
-            options=tested.options,
-            one_seed=True,
-        )
-        for name, tested in _OURS.items()
-    ],
+    trainings=[_training(name) for name in _OURS],
     read=_read,
     weights=True,
     others=_others,

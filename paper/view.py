@@ -84,14 +84,10 @@ def render(view: View, rows: Sequence[Record]) -> str:
         if shown:
             lines.append(Line(rows=shown, tried=tried, table=lines, by=view.by))
     columns = [text(column) if isinstance(column, str) else column for column in view.columns]
-    filled = [(column, [_text(column.cell(line)) for line in lines]) for column in columns]
+    filled = [(column, [str(column.cell(line)) for line in lines]) for column in columns]
     kept = [(column.heading, "---:" if column.right else "---", *cells) for column, cells in filled if any(cells)]
     head, bars, *body = ["| " + " | ".join(cells) + " |" for cells in zip(*kept, strict=True)] or ["", ""]
     return "\n".join([head, bars.replace(" ", ""), *body]) if kept else "(not measured yet)"
-
-
-def _text(cell: object) -> str:
-    return "" if cell is None else str(cell)
 
 
 def text(column: str, heading: str | None = None, names: Mapping[str, str] | None = None) -> Column:
@@ -129,7 +125,7 @@ def minus(name: str, reference: Mapping[str, str] | None = None) -> Column:
     def cell(line: Line) -> object:
         wanted = reference or {**{column: line[column] for column in line.by}, line.by[-1]: name}
         other = next((each for each in line.table if all(each[column] == wanted[column] for column in wanted)), line)
-        return "" if other is line else difference(line.rows, other.rows)
+        return "" if other is line else difference(line.rows, other.rows) or ""
 
     return Column(f"minus {name}", cell)
 

@@ -160,9 +160,9 @@ def test_a_recipe_takes_the_scopes_seed_and_precision_and_stays_what_it_is():
     assert FULL.adapt(recipes.ghost(), 0).precision == "bf16"
 
 
-def test_a_scope_has_a_seed():
-    with pytest.raises(ValueError, match="a table needs at least one seed: give --seeds"):
-        Scope(seeds=())
+def test_there_are_three_seeds_or_one_where_quick_unless_they_are_given():
+    assert (Scope().seeds, Scope(quick=True).seeds) == ((0, 1, 2), (0,))
+    assert Scope(quick=True, seeds=(0, 1, 2)).seeds == (0, 1, 2)
 
 
 def test_a_quick_recipe_is_short_and_keeps_what_is_compared():
