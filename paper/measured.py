@@ -85,7 +85,6 @@ VIEWS: Mapping[str, View] = {
         ],
     ),
     "bench_step": View(
-        csv="bench_step",
         by=("rule", "implementation", "way"),
         columns=[
             Column("optimizer", lambda line: f"{line['rule']}, {line['implementation']}", False),
@@ -96,7 +95,6 @@ VIEWS: Mapping[str, View] = {
         ],
     ),
     "imagenette": View(
-        csv="imagenette",
         by=("method", "kernel"),
         best_first=True,
         columns=[
@@ -106,7 +104,6 @@ VIEWS: Mapping[str, View] = {
         ],
     ),
     "search": View(
-        csv="search",
         columns=[
             *("model", "data", "recipe", "precision", "seed", accuracy()),
             *(number(f"{part}_seconds", f"{part}, s", "{:.1f}") for part in ("compile", "train", "eval", "save")),
@@ -114,7 +111,6 @@ VIEWS: Mapping[str, View] = {
         ],
     ),
     "bench_train": View(
-        csv="bench_train",
         columns=[
             *("model", text("batch_size", "batch"), "precision", "hardware", "method"),
             *(number("images_per_second", "images/s"), number("ratio", form="{:.2f}")),
@@ -172,7 +168,6 @@ VIEWS: Mapping[str, View] = {
         columns=["trained_by", "epochs", "form", "seed", "qat_epochs", text("qat_lr", "lr"), _FLOAT, _INT8],
     ),
     "int8_speed": View(
-        csv="int8_speed",
         columns=[
             *("model", "backend"),
             *(text(f"speed_{name}", name) for name in ("batch", "size", "threads", "hardware")),
@@ -180,5 +175,5 @@ VIEWS: Mapping[str, View] = {
             Column("INT8 / eager", lambda line: f"{float(line['int8']) / float(line['float_eager']):.2f}"),
         ],
     ),
-    "kernels": View(csv="kernels", columns=["run", "kernel", *map(_kernel, POSITIONS)]),
+    "kernels": View(columns=["run", "kernel", *map(_kernel, POSITIONS)]),
 }

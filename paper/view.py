@@ -52,7 +52,7 @@ class View:
         where: the rows that are shown, by the texts of their columns.
         order: {column: its texts in another order}; rows with other texts are left out.
         best_first: lines that `order` does not tell apart are ordered by accuracy.
-        csv: the file of the rows, where the view is not a table's own.
+        csv: the file of the rows, where it is not named as the table is.
     """
 
     columns: Sequence[Column | str]
