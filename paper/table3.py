@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -71,9 +72,8 @@ def _speed(scope: Scope, name: str, workshop: Workshop) -> list[dict[str, Any]]:
     if name in _OURS:
         net = deploy(create_model(scope.model(tested.model), **tested.options))
     else:
+        import_module("repopt.models.timm")  # says what to do where timm is missing
         import timm
-
-        import repopt.models.timm  # noqa: F401 (says what to do where timm is missing)
 
         net = folded(timm.create_model(tested.model))
     size, batch, steps = (32, 4, 2) if scope.quick else (tested.size, tested.batch, 30)
@@ -111,8 +111,8 @@ TABLE = Table(
             number("images_per_second", "images/s"),
             accuracy("Imagenette at 96", test_size="96"),
             accuracy(f"at {_LARGER}", test_size=str(_LARGER)),
-            papers("paper, samples/s", {name: tested.papers_speed for name, tested in _TESTED.items()}, "name"),
-            papers("paper, accuracy", {name: tested.papers_accuracy for name, tested in _TESTED.items()}, "name"),
+            papers("paper, samples/s", _TESTED, "name", form="{0.papers_speed}"),
+            papers("paper, accuracy", _TESTED, "name", form="{0.papers_accuracy}"),
         ],
     ),
 )

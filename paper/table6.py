@@ -34,7 +34,6 @@ def comparison(
         table: title and figures.
     """
     scales: Mapping[str, HyperSearch | Source] = {**searches, AGAIN: SEARCHED_AGAIN, NOT_SEARCHED: "depth"}
-    found, trained = ({kind: figures[place] for kind, figures in paper.items()} for place in (0, 1))
     return Table(
         **table,
         keys=(key, "model", "seed"),
@@ -45,8 +44,8 @@ def comparison(
             columns=[
                 *(text(key, heading), number("search_accuracy", "search accuracy", "{:.2f}"), SEEDS, accuracy()),
                 *map(minus, (usual, AGAIN, NOT_SEARCHED)),
-                papers("paper, search", found, key, form="{:.2f}"),
-                papers("paper, ImageNet", trained, key, form="{:.2f}"),
+                papers("paper, search", paper, key, form="{0[0]:.2f}"),
+                papers("paper, ImageNet", paper, key, form="{0[1]:.2f}"),
             ],
         ),
     )

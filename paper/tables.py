@@ -85,7 +85,7 @@ class Table:
 
     def rows(self, scope: Scope) -> list[TableRow]:
         """What is measured, seed by seed. Trainings that differ only in the model are one where all models are nano."""
-        rows = list(self.others(scope))
+        rows = []
         for seed in scope.seeds:
             for training in self.trainings:
                 theirs = training.scales == "authors"
@@ -95,7 +95,7 @@ class Table:
                     key = {column: known.get(column) for column in self.keys}
                     measure = partial(self._measure, scope, training, seed)
                     rows.append(TableRow(key=key, measure=measure, authors=theirs))
-        return list({row.name: row for row in rows}.values())
+        return list({row.name: row for row in (*rows, *self.others(scope))}.values())
 
     def _measure(self, scope: Scope, training: Training, seed: int, workshop: Workshop) -> list[dict[str, Any]]:
         """What a training measured, and the search of its scales where the table has columns for it."""
@@ -164,7 +164,7 @@ def measure_rows(table: Table, rows: Sequence[TableRow], path: Path, workshop: W
                 elsewhere.append(row)
             if not mine or _stands(row, path):
                 continue
-            print(f"{number}/{len(rows)}  {row.name}")
+            print(f"{number}/{len(rows)}  {row.name}", flush=True)
             try:
                 lines = row.measure(workshop)
             except DivergedError as error:  # an outcome too, where the table has a column for it
@@ -178,7 +178,7 @@ def measure_rows(table: Table, rows: Sequence[TableRow], path: Path, workshop: W
             append_csv(path, records)
             accuracies = [record["val_accuracy"] for record in records if record.get("val_accuracy") is not None]
             if accuracies:
-                print(f"    accuracy {', '.join(f'{each:.2f}' for each in accuracies)}")
+                print(f"    accuracy {', '.join(f'{each:.2f}' for each in accuracies)}", flush=True)
     return elsewhere
 
 
