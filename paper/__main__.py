@@ -1,30 +1,129 @@
-"""`python -m paper`: from a checkout, the paper's tables and analyses."""
+"""`python -m paper`: lists the paper's tables, makes one, fills the pages, or analyzes runs."""
 
+import contextlib
+import io
 import sys
 from importlib import import_module
+from pathlib import Path
+from typing import Annotated
 
+import tyro
+
+from paper.jobs import Scope
+from paper.rows import read_rows
+from paper.tables import NAMES, reproduce, rows_left, table_named
+from paper.view import render
+from paper.workshop import Workshop
 from repopt.cli import Command, run
+from repopt.cli.output import Device
+from repopt.device import chosen_device
+from repopt.files import replacing
+from repopt.train.progress import StoppedError
 
-# {what a user types: the module and the function}; anything else is the name of a table
-_COMMANDS = {
-    "kernels": ("analyses", "kernels"),
-    "variance": ("analyses", "variance"),
-    "scales": ("analyses", "scales"),
-    "docs": ("commands", "docs"),
-}
+_RESULTS = Path(__file__).parent / "results"
+_COMMANDS = {"docs": "__main__", "kernels": "analyses", "variance": "analyses", "scales": "analyses"}  # by module
 
 
 def main(args: list[str] | None = None) -> None:
     """Runs a table, or another command where its name comes first."""
     given = sys.argv[1:] if args is None else args
-    named = given[0] if given and given[0] in _COMMANDS else None
-    module, function = _COMMANDS[named] if named else ("commands", "make")
+    named = [word for word in given[:1] if word in _COMMANDS]
 
     def load() -> Command:
-        command: Command = getattr(import_module(f"paper.{module}"), function)
+        command: Command = getattr(import_module(f"paper.{_COMMANDS[named[0]]}"), named[0]) if named else make
         return command
 
-    run(load, given[1:] if named else given, prog=f"python -m paper{f' {named}' if named else ''}")
+    run(load, given[len(named) :], prog=" ".join(["python -m paper", *named]))
+
+
+def make(
+    name: tyro.conf.Positional[str | None] = None,
+    *,
+    scope: Annotated[Scope, tyro.conf.arg(name="")],
+    only: str = "*",
+    out: Path | None = None,
+    page: Path | None = None,
+    runs: Path | None = None,
+    device: Device = "auto",
+    quiet: bool = False,
+) -> int:
+    """Run a table of the paper again on public data, row by row; rows that are in its CSV file are not run again.
+
+    Example: python -m paper table4 --cifar100 DIR --imagenette DIR
+
+    Start the same command several times to share the rows between processes.
+    Start it again after an interruption.
+    Other names: docs fills the pages; kernels, variance and scales are analyses.
+
+    Args:
+        name: the table; without one, all tables are listed, with what is there of each.
+        scope: on what.
+        only: a pattern for the names of the rows, such as 'RepOpt*'.
+        out: folder of the CSV files; paper/results unless given, and runs/quick where quick.
+        page: file for the table as Markdown; NAME.md beside the CSV file where --out or --quick is given. Without
+            these, the pages of docs/ are filled.
+        runs: folder of the runs; runs/reproduce unless given.
+        device: auto takes CUDA where there is one.
+        quiet: say nothing.
+    """
+    chosen_device(device)
+    quick, authors = scope.quick, scope.authors
+    own, out = out is None and not quick, out or (Path("runs/quick") if quick else _RESULTS)
+    if name is None:
+        _list_tables(scope, out)
+        return 0
+    for flag, given in {"--out": out, "--runs": runs}.items():
+        if given is not None and given.is_file():
+            raise ValueError(f"{str(given)!r} is a file: give {flag} a folder")
+    if page is not None and page.is_dir():
+        raise ValueError(f"{str(page)!r} is a folder: give --page a file")
+    if authors is not None and not authors.is_dir():
+        raise ValueError(f"there is no folder {str(authors)!r}: give --authors that of the .pth files")
+    table, path = table_named(name), out / f"{name}.csv"
+    # a log wants a line for each row, a terminal the progress of each training too
+    no_progress = quiet or quick or not sys.stdout.isatty()
+    folder = runs or (out / "runs" if quick else Path("runs/reproduce"))
+    workshop = Workshop(folder=folder, device=device, quiet=no_progress)
+    with contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext():
+        try:
+            elsewhere = reproduce(table, scope, workshop, path, only)
+        except StoppedError as error:
+            reason = str(error).partition(":")[0]
+            raise StoppedError(f"{reason}: start the same command again to go on", error.code) from error
+        if elsewhere:
+            print(f"{len(elsewhere)} rows are with other processes")
+        print(f"rows: {path}")
+        with workshop.claim("page", wait=True):
+            if own and page is None:
+                return docs()
+            page = page or out / f"{name}.md"
+            page.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(page) as unfinished:
+                unfinished.write_text(f"# {table.title}\n\n{render(table.view, read_rows(path))}\n")
+            print(f"table: {page}")
+    return 0
+
+
+def docs() -> int:
+    """Fill the placeholders of README.md and docs/*.md from paper/results, and draw the figures."""
+    from paper.pages import draw_figures, write_pages
+
+    for path in write_pages():
+        print(f"page: {path}")
+    try:
+        draw_figures()
+    except ImportError as error:
+        print(f"figures are not drawn again: {error}")
+    return 0
+
+
+def _list_tables(scope: Scope, out: Path) -> None:
+    """What can be run, and how much of it is there."""
+    for name in NAMES:
+        table = table_named(name)
+        left, standing = rows_left(table, scope, out / f"{name}.csv")
+        print(f"{name:12} {table.title:48} {standing:4} of {standing + len(left)} rows")
+    print(f"rows in {out}")
 
 
 if __name__ == "__main__":

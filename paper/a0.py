@@ -3,14 +3,15 @@
 A change is looked for on Imagenette; on CIFAR-100 it has to help without having been chosen there.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from paper.jobs import HyperSearch, Training, planned, training_row
-from paper.scope import Scope
-from paper.tables import Table, TableRow
+from torch import Tensor
+
+from paper.jobs import HyperSearch, Training, planned
+from paper.tables import Table
 from paper.view import SEEDS, View, accuracy, minus, text
 from repopt.plans.scales import Scales
 from repopt.train.recipe import search
@@ -20,68 +21,59 @@ _FLOOR = 0.3  # of an operator's mean scale
 
 def blended(scales: Scales, other: Scales, share: float) -> Scales:
     """Scales a share of the way from one set to another; identities, which the other lacks, stay."""
-    return Scales(
-        {
-            operator: {
-                branch: scale if branch not in other[operator] else scale.lerp(other[operator][branch], share)
-                for branch, scale in branches.items()
-            }
-            for operator, branches in scales.items()
-        },
-        scales.metadata,
-    )
+    return _changed(scales, lambda scale, operator, branch: scale.lerp(other[operator].get(branch, scale), share))
 
 
 def floored(scales: Scales, share: float) -> Scales:
     """Scales of which none is smaller, sign aside, than a share of its operator's mean: no tap is nearly frozen."""
-    kept: dict[str, dict[str, Any]] = {}
-    for operator, branches in scales.items():
-        kept[operator] = dict(branches)
-        for branch in branches.keys() - {"identity"}:
-            scale = branches[branch]
-            kept[operator][branch] = scale.abs().clamp(min=share * scale.abs().mean()).copysign(scale)
+
+    def raised(scale: Tensor, _: str, branch: str) -> Tensor:
+        at_least = share * scale.abs().mean() * (branch != "identity")
+        return scale.abs().clamp(min=at_least).copysign(scale)
+
+    return _changed(scales, raised)
+
+
+def _changed(scales: Scales, change: Callable[[Tensor, str, str], Tensor]) -> Scales:
+    kept = {
+        operator: {branch: change(scale, operator, branch) for branch, scale in branches.items()}
+        for operator, branches in scales.items()
+    }
     return Scales(kept, scales.metadata)
 
 
-def _ours(fields: dict[str, Any] | None = None, **given: Any) -> Training:
-    return Training(model="a0", **{"scales": "searched", **given}, fields=fields or {})
-
-
-_RATES = {"twice the learning rate": {"lr": 0.2}, "half the learning rate": {"lr": 0.05}}
-_DECAY = {"five times the weight decay": {"weight_decay": 2e-4}}
-_REAL = {"": {}, **_RATES, "clipped to 1": {"clip": 1.0}, **_DECAY}
-_VARIANTS = {
-    **{
-        f"RepVGG{', ' if change else ''}{change}": Training(model="a0", method="repvgg", fields=fields)
-        for change, fields in _REAL.items()
+_HIGHER = "clipped to 5"  # of RepOpt alone
+_REPVGG: dict[str, Any] = {"method": "repvgg"}
+_OURS: dict[str, Any] = {"scales": "searched"}
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "twice the learning rate": {"lr": 0.2},
+    "half the learning rate": {"lr": 0.05},
+    "clipped to 1": {"clip": 1.0},
+    _HIGHER: {"clip": 5.0},
+    "five times the weight decay": {"weight_decay": 2e-4},
+}
+_VARIANTS: dict[str, dict[str, Any]] = {
+    "RepVGG": _REPVGG,
+    **{f"RepVGG, {name}": {**_REPVGG, "fields": fields} for name, fields in _SETTINGS.items() if name != _HIGHER},
+    "searched": _OURS,
+    **{name: {**_OURS, "fields": fields} for name, fields in _SETTINGS.items()},
+    "no frozen taps": {**_OURS, "change": lambda scales, _: floored(scales, _FLOOR)},
+    "half-way to the search's start": {
+        **_OURS,
+        "change": lambda scales, model: blended(scales, Scales.depth_init(planned(model)), 0.5),
     },
-    "searched": _ours(),
-    **{
-        change: _ours(fields)
-        for change, fields in {**_RATES, "clipped to 1": {"clip": 1.0}, "clipped to 5": {"clip": 5.0}, **_DECAY}.items()
-    },
-    "no frozen taps": _ours(change=lambda scales, _: floored(scales, _FLOOR)),
-    "half-way to the search's start": _ours(
-        change=lambda scales, model: blended(scales, Scales.depth_init(planned(model)), 0.5)
-    ),
-    "mean over channels": _ours(scales="mean"),
-    "searched with smoothing": _ours(scales=HyperSearch(recipe=replace(search(), label_smoothing=0.1))),
-    "searched with He's kernels": _ours(scales=HyperSearch(recipe=replace(search(), kernel="paper"))),
+    "mean over channels": {"scales": "mean"},
+    "searched with smoothing": {"scales": HyperSearch(recipe=replace(search(), label_smoothing=0.1))},
+    "searched with He's kernels": {"scales": HyperSearch(recipe=replace(search(), kernel="paper"))},
 }
 
-
-def _rows(scope: Scope) -> Iterator[TableRow]:
-    for data in ("imagenette",) if scope.quick else ("imagenette", "cifar100"):
-        for seed, (name, training) in product(scope.seeds, _VARIANTS.items()):
-            key = {"data": data, "way": name, "model": scope.model("a0")}
-            yield training_row(scope, key, replace(training, data=data), seed, minutes=0.2)
-
-
 TABLE = Table(
-    name="a0",
     title="Does A0 lose to RepVGG?",
     keys=("data", "way", "model", "seed"),
-    rows=_rows,
+    trainings=[
+        Training(model="a0", key={"data": data, "way": name}, data=data, **fields)
+        for data, (name, fields) in product(("imagenette", "cifar100"), _VARIANTS.items())
+    ],
     view=View(
         by=("data", "way"),
         order={"way": list(_VARIANTS)},

@@ -1,42 +1,31 @@
 """Is the search any good? Our scales beside the authors', all ones, the search's start and channel means."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
-from paper.jobs import AGAIN, SEARCHED_AGAIN, HyperSearch, Source, Training, training_row
-from paper.scope import Scope
-from paper.tables import Table, TableRow
+from paper.jobs import AGAIN, SEARCHED_AGAIN, HyperSearch, Training
+from paper.tables import Table
 from paper.view import SEEDS, View, accuracy, minus
 from repopt.train.recipe import search, search_clipped
 
-_CONSTANTS: dict[str, Source | HyperSearch | None] = {
-    "searched": "searched",
-    AGAIN: SEARCHED_AGAIN,
-    "authors": "authors",
-    "ones": "ones",
-    "depth": "depth",
-    "mean": "mean",
-    "searched, clipped": HyperSearch(recipe=search_clipped()),
-    "searched, He": HyperSearch(recipe=replace(search(), kernel="paper")),
-    "RepVGG": None,
+_CONSTANTS: dict[str, dict[str, Any]] = {
+    "searched": {"scales": "searched"},
+    AGAIN: {"scales": SEARCHED_AGAIN},
+    **{source: {"scales": source} for source in ("authors", "ones", "depth", "mean")},
+    "searched, clipped": {"scales": HyperSearch(recipe=search_clipped())},
+    "searched, He": {"scales": HyperSearch(recipe=replace(search(), kernel="paper"))},
+    "RepVGG": {"method": "repvgg"},
 }
 
-
-def _rows(scope: Scope) -> Iterator[TableRow]:
-    for seed, size in product(scope.seeds, ("b1",) if scope.quick else ("b1", "a0")):
-        for name, scales in _CONSTANTS.items():
-            if scales != "authors" or (size == "b1" and not scope.quick):
-                training = Training(model=size, method="repopt" if scales else "repvgg", scales=scales)
-                key = {"model": scope.model(size), "constants": name}
-                yield training_row(scope, key, training, seed, minutes=0.3)
-
-
 TABLE = Table(
-    name="constants",
     title="Is the search any good?",
     keys=("model", "constants", "seed"),
-    rows=_rows,
+    trainings=[
+        Training(model=size, key={"constants": name}, **fields)
+        for size, (name, fields) in product(("b1", "a0"), _CONSTANTS.items())
+        if (size, name) != ("a0", "authors")  # they released none
+    ],
     view=View(
         by=("model", "constants"),
         order={"constants": list(_CONSTANTS)},

@@ -1,18 +1,17 @@
 """Appendix E's figures: searched scales over epochs and by depth, from two data sets."""
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from paper.jobs import HyperSearch, planned, search_job
+from paper.jobs import Scope, Training, planned
 from paper.panels import scales_by_depth, scales_over_epochs
 from paper.ranks import spearman
 from paper.rows import Record, groups, matching
-from paper.scope import Scope
 from paper.searches import Search, points, read_search
-from paper.tables import Table, TableRow
+from paper.tables import Table
 from paper.view import Column, Line, View, text
 from paper.workshop import Workshop, figures_of
 from repopt.plans.scales import Scales
@@ -25,18 +24,9 @@ _ENVIRONMENT = ("commit", "hardware", "threads", "python", "torch", "date")
 _POINT = ("curve", "operator", "epoch", "branch", "mean")
 
 
-def _rows(scope: Scope) -> Iterator[TableRow]:
-    for source in _SOURCES:
-        key = {"source": source, "model": scope.model("b0"), "seed": scope.search_seed}
-        yield TableRow(key=key, measure=partial(_measure, scope, source), minutes=1.5)
-
-
-def _measure(scope: Scope, source: str, workshop: Workshop) -> list[dict[str, Any]]:
-    run = workshop.run(search_job(scope, scope.model("b0"), HyperSearch(data=source)))
-    search, about = read_search(run, source), figures_of(run)
-    place = {column: about[column] for column in _ENVIRONMENT}
-    found = points(search, sampled_operator(search.means))
-    return [{**{column: point[column] for column in _POINT}, **place} for point in found]
+def _read(scope: Scope, workshop: Workshop, run: Path) -> list[dict[str, Any]]:
+    search, about = read_search(run, run.name), figures_of(run)
+    return [{**about, **point} for point in points(search, sampled_operator(search.means))]
 
 
 def _at(share: float) -> Column:
@@ -84,10 +74,10 @@ def read_back(source: str, rows: Sequence[Record]) -> Search:
 
 
 TABLE = Table(
-    name="figureE",
     title="Appendix E: scales over epochs and by depth",
     keys=("source", "model", "seed"),
-    rows=_rows,
+    trainings=[Training(model="b0", key={"source": data}, method="search", data=data) for data in _SOURCES],
+    read=_read,
     figures=(*_POINT, *_ENVIRONMENT),
     drawings=drawings,
     view=View(

@@ -1,27 +1,85 @@
-"""The trainings that tables are made of: searches, and models trained with scales from several sources."""
+"""What the tables train, and on what: the paper's models on public data, or the smallest model on embedded digits."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from paper.scope import Scope
-from paper.tables import TableRow
-from paper.workshop import Workshop, figures_of
+from paper.workshop import Workshop
 from repopt.models import create_model
 from repopt.plans.planning import Plan, plan
 from repopt.plans.scales import Scales, shipped
 from repopt.train.methods import Method
-from repopt.train.recipe import RECIPES, Recipe, small
+from repopt.train.recipe import RECIPES, Precision, Recipe, small
 from repopt.train.training import Job
 
 # where scales come from: our search, the authors' release, and Table 4's ablations
 Source = Literal["searched", "authors", "ones", "depth", "mean"]
-# what a search has to change for the images of other data
-_FOR_DATA: dict[str, dict[str, Any]] = {
-    "imagenette": {"size": 96, "crop_padding": 0, "resized_crop": (0.25, 1.0)},
-    "digits": {"flip": False},
+# {data: how it is loaded, and what a user is asked for}
+_DATA = {
+    "cifar100": ("cifar100", "the folder of CIFAR-100"),
+    "imagenette": ("folder", "the folder that holds its train and val"),
 }
+_CROPS: dict[str, Any] = {"size": 96, "resized_crop": (0.25, 1.0)}  # of Imagenette, a quarter of the image or more
+# the paper's recipe on Imagenette, `small` on CIFAR-100
+TRAINED_BY = {
+    "imagenette": Recipe(epochs=40, eval_every=40, **_CROPS),
+    "cifar100": replace(small(), epochs=60, eval_every=60),
+}
+# what a search has to change for the images of other data
+_SEARCHED_ON: Mapping[str, dict[str, Any]] = {"imagenette": {"crop_padding": 0, **_CROPS}, "digits": {"flip": False}}
+# a quick run shows that a table's code works, and nothing else
+_QUICK: dict[str, Any] = {"batch_size": 16, "lr_batch": 16, "warmup_epochs": 0, "eval_batch": 64, "size": None}
+_QUICK_IMAGES = 48
+SEARCH_SEED = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scope:
+    """What a table is run on.
+
+    Attributes:
+        cifar100: the folder of CIFAR-100, which scales are searched on.
+        imagenette: the folder that holds Imagenette's train and val, which models are trained on.
+        authors: the folder of the scales that the paper's authors released.
+        seeds: of what is compared; 0 1 2 unless given, and 0 where quick.
+        precision: of training; a row that is there is not measured again for another one.
+        quick: nano on a few embedded digits, in seconds on a CPU: it shows that the code works, and nothing else.
+    """
+
+    cifar100: Path | None = None
+    imagenette: Path | None = None
+    authors: Path | None = None
+    seeds: tuple[int, ...] = ()
+    precision: Precision = "bf16"
+    quick: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.seeds:
+            object.__setattr__(self, "seeds", (0,) if self.quick else (0, 1, 2))
+
+    @property
+    def limit(self) -> int | None:
+        """Images that are kept."""
+        return _QUICK_IMAGES if self.quick else None
+
+    def model(self, size: str) -> str:
+        """The plain VGG of a size; a whole name stays what it is."""
+        return size if size.startswith("repopt_") else f"repopt_vgg_{'nano' if self.quick else size}"
+
+    def data(self, name: str) -> str:
+        """Data by name, as `repopt train` takes it."""
+        if self.quick or name == "digits":
+            return "digits"
+        path, (loader, wanted) = getattr(self, name), _DATA[name]
+        if path is None:
+            raise ValueError(f"this table needs data: give --{name}, {wanted}")
+        return f"{loader}:{path.resolve()}"
+
+    def adapt(self, recipe: Recipe, seed: int) -> Recipe:
+        """A recipe as it is run here: with a seed and the scope's precision, and cut short where the scope is quick."""
+        recipe = replace(recipe, seed=seed, precision="fp32" if self.quick else self.precision)
+        return replace(recipe, epochs=1, eval_every=1, **_QUICK) if self.quick else recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,55 +99,45 @@ NOT_SEARCHED = "not searched"  # the constants that a search starts from
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """A training of one of the tables.
+    """A training of one of the tables: of a RepOptimizer where there are scales.
 
     Attributes:
         model: by name, or by the size of a VGG.
-        method: how it is trained.
+        key: what tells it from others in the columns of its table, model and seed aside.
+        method: how it is trained without scales; `search` searches them.
         scales: where they come from.
         change: what is done to them, given the model's name.
-        data: Imagenette by the paper's recipe, or CIFAR-100 by the recipe `small` for 60 epochs.
-        recipe: another one.
+        data: `imagenette` or `cifar100`; a search may be on `digits` too.
+        recipe: another one than the data's.
         fields: that replace some of the recipe's.
         options: of the model.
+        one_seed: not trained with the others.
     """
 
     model: str
-    method: Method = "repopt"
+    key: Mapping[str, Any] = field(default_factory=dict)
+    method: Method = "sgd"
     scales: Source | HyperSearch | None = None
     change: Callable[[Scales, str], Scales] = lambda scales, _: scales
     data: str = "imagenette"
     recipe: Recipe | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
-
-
-def training_row(scope: Scope, key: Mapping[str, Any], training: Training, seed: int, *, minutes: float) -> TableRow:
-    """A row that is the outcome of one training; the key lacks the seed."""
-
-    def measure(workshop: Workshop) -> list[dict[str, Any]]:
-        return [figures_of(workshop.run(training_job(scope, workshop, training, seed)))]
-
-    model, scales = scope.model(training.model), training.scales
-    searched = isinstance(scales, HyperSearch) or (scales in ("searched", "mean") and model not in shipped())
-    searches = {f"{model} {scales}": 2.5} if searched else {}
-    key = {**key, "seed": seed}
-    return TableRow(key=key, measure=measure, minutes=minutes, searches=searches, authors=scales == "authors")
+    one_seed: bool = False
 
 
 def training_job(scope: Scope, workshop: Workshop, training: Training, seed: int) -> Job:
     model, scales = scope.model(training.model), None
+    if training.method == "search":
+        return search_job(scope, model, HyperSearch(data=training.data))
     if training.scales is not None:
         scales = training.change(scales_from(training.scales, scope, workshop, model), model)
-    elsewhere = replace(small(), epochs=60, eval_every=60) if training.data == "cifar100" else None
-    base = training.recipe or elsewhere
-    recipe = replace(scope.adapt(base, seed) if base else scope.target_recipe(seed), **training.fields)
-    data = scope.search_data if training.data == "cifar100" else scope.target_data
+    recipe = scope.adapt(training.recipe or TRAINED_BY[training.data], seed)
     return Job(
-        method=training.method,
+        method=training.method if scales is None else "repopt",
         model=model,
-        data=data,
-        recipe=recipe,
+        data=scope.data(training.data),
+        recipe=replace(recipe, **training.fields),
         scales=scales,
         limit=scope.limit,
         options=dict(training.options),
@@ -99,12 +147,11 @@ def training_job(scope: Scope, workshop: Workshop, training: Training, seed: int
 def search_job(scope: Scope, model: str, search: HyperSearch | None = None) -> Job:
     search = search or HyperSearch()
     recipe = search.recipe or RECIPES[search_recipe_of(model)]()
-    data = scope.search_data
-    if search.data != "cifar100" and not scope.quick:
-        recipe = replace(recipe, **_FOR_DATA[search.data])
-        data = scope.target_data if search.data == "imagenette" else search.data
-    recipe = scope.adapt(recipe, scope.search_seed + search.again)
+    if not scope.quick:
+        recipe = replace(recipe, **_SEARCHED_ON.get(search.data, {}))
+    recipe = scope.adapt(recipe, SEARCH_SEED + search.again)
     options = {"strides": search.strides} if search.strides else {}
+    data = scope.data(search.data)
     return Job(method="search", model=model, data=data, recipe=recipe, limit=scope.limit, options=options)
 
 
@@ -114,28 +161,29 @@ def search_recipe_of(model: str) -> str:
 
 
 def scales_from(source: Source | HyperSearch, scope: Scope, workshop: Workshop, model: str) -> Scales:
-    """A model's scales from one of the sources."""
+    """A model's scales from one of the sources; ours are those that ship, or that a search finds."""
     if isinstance(source, HyperSearch):
-        return workshop.searched(search_job(scope, model, source))
+        return fitting(workshop.searched(search_job(scope, model, source)), planned(model))
     if source in ("ones", "depth"):
         return (Scales.ones if source == "ones" else Scales.depth_init)(planned(model))
     if source == "authors":
         return authors_scales(scope, model)
-    own = own_scales(scope, workshop, model)
-    return own.channel_mean() if source == "mean" else own
+    ships = model in shipped() and not scope.quick
+    ours = Scales.load(model) if ships else workshop.searched(search_job(scope, model))
+    return ours.channel_mean() if source == "mean" else ours
 
 
-def own_scales(scope: Scope, workshop: Workshop, model: str) -> Scales:
-    """Ours: those that ship, or that a search for the zoo has left in the workshop, or that a search finds now."""
-    kept = kept_scales(workshop, model)
-    if scope.quick or (model not in shipped() and not kept.exists()):
-        return workshop.searched(search_job(scope, model))
-    return Scales.load(model if model in shipped() else kept)
+def fitting(scales: Scales, plan: Plan) -> Scales:
+    """Scales without the identities that a plan's operators lack.
 
-
-def kept_scales(workshop: Workshop, model: str) -> Path:
-    """Where a workshop keeps what it searched for the zoo."""
-    return workshop.folder / "zoo" / f"{model}.safetensors"
+    A layer that keeps the shape in a search with other strides, and changes it in the model, has one only there.
+    """
+    lacking = {operator for operator in scales if not has_identity(plan, operator)}
+    kept = {
+        operator: {branch: scale for branch, scale in found.items() if branch != "identity" or operator not in lacking}
+        for operator, found in scales.items()
+    }
+    return Scales(kept, scales.metadata)
 
 
 def authors_scales(scope: Scope, model: str) -> Scales:
@@ -148,15 +196,6 @@ def authors_scales(scope: Scope, model: str) -> Scales:
     if not found:
         raise ValueError(f"{str(scope.authors)!r} holds no .pth file for {theirs}")
     return Scales.load(found[0])
-
-
-def int8_run(scope: Scope, workshop: Workshop, method: Method, seed: int) -> Path:
-    """A B0 with its weights, for Table 8 and appendix C; plain SGD has He's init, which is better for it."""
-    epochs = {} if scope.quick else {"epochs": 120, "eval_every": 120}
-    fields = {**epochs, "kernel": "paper" if method == "sgd" else Recipe.kernel}
-    scales: Source | None = "searched" if method == "repopt" else None
-    training = Training(model="b0", method=method, scales=scales, data="cifar100", fields=fields)
-    return workshop.run(training_job(scope, workshop, training, seed), weights=True)
 
 
 def planned(model: str) -> Plan:

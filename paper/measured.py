@@ -14,6 +14,7 @@ _CIFAR = {"data": "cifar100"}
 _PTQ = {**_CIFAR, "backend": "x86", "method": "ptq"}
 _XEON = "Intel(R) Xeon(R) Processor, 2 cores"
 _FLOAT, _INT8 = Column("float", lambda line: spread(line.rows[:1], "float_accuracy")), int8_column("INT8")
+_PAPER_GAPS = {name: -gap for name, gap in table4.PAPER_GAPS.items()}
 _README = {
     "RepOptimizer": "RepOpt, scales searched on CIFAR-100",
     "SGD, RepVGG": "RepVGG, at the best learning rate tried",
@@ -23,7 +24,7 @@ _README = {
 
 def _repopt_minus(line: Line) -> object:
     ours = next(each for each in line.table if each["optimizer"] == "RepOptimizer")
-    return "" if ours is line else difference(ours.rows, line.rows)
+    return "" if ours is line else difference(ours.rows, line.rows) or ""
 
 
 def _median(column: str, heading: str) -> Column:
@@ -71,12 +72,7 @@ VIEWS: Mapping[str, View] = {
         order={"optimizer": list(_README)},
         columns=[
             *(text("optimizer", "method", _README), SEEDS, accuracy(), Column("RepOpt minus this", _repopt_minus)),
-            papers(
-                "the paper's difference, on ImageNet",
-                {name: -gap for name, gap in table4.PAPER_GAPS.items()},
-                "optimizer",
-                "{:+.2f}",
-            ),
+            papers("the paper's difference, on ImageNet", _PAPER_GAPS, "optimizer", form="{:+.2f}"),
         ],
     ),
     "readme_int8": View(
@@ -89,7 +85,6 @@ VIEWS: Mapping[str, View] = {
         ],
     ),
     "bench_step": View(
-        csv="bench_step",
         by=("rule", "implementation", "way"),
         columns=[
             Column("optimizer", lambda line: f"{line['rule']}, {line['implementation']}", False),
@@ -100,7 +95,6 @@ VIEWS: Mapping[str, View] = {
         ],
     ),
     "imagenette": View(
-        csv="imagenette",
         by=("method", "kernel"),
         best_first=True,
         columns=[
@@ -110,7 +104,6 @@ VIEWS: Mapping[str, View] = {
         ],
     ),
     "search": View(
-        csv="search",
         columns=[
             *("model", "data", "recipe", "precision", "seed", accuracy()),
             *(number(f"{part}_seconds", f"{part}, s", "{:.1f}") for part in ("compile", "train", "eval", "save")),
@@ -118,7 +111,6 @@ VIEWS: Mapping[str, View] = {
         ],
     ),
     "bench_train": View(
-        csv="bench_train",
         columns=[
             *("model", text("batch_size", "batch"), "precision", "hardware", "method"),
             *(number("images_per_second", "images/s"), number("ratio", form="{:.2f}")),
@@ -176,7 +168,6 @@ VIEWS: Mapping[str, View] = {
         columns=["trained_by", "epochs", "form", "seed", "qat_epochs", text("qat_lr", "lr"), _FLOAT, _INT8],
     ),
     "int8_speed": View(
-        csv="int8_speed",
         columns=[
             *("model", "backend"),
             *(text(f"speed_{name}", name) for name in ("batch", "size", "threads", "hardware")),
@@ -184,5 +175,5 @@ VIEWS: Mapping[str, View] = {
             Column("INT8 / eager", lambda line: f"{float(line['int8']) / float(line['float_eager']):.2f}"),
         ],
     ),
-    "kernels": View(csv="kernels", columns=["run", "kernel", *map(_kernel, POSITIONS)]),
+    "kernels": View(columns=["run", "kernel", *map(_kernel, POSITIONS)]),
 }

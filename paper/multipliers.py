@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paper.jobs import Source, has_identity, planned, scales_from
-from paper.scope import Scope
+from paper.jobs import SEARCH_SEED, Scope, Source, has_identity, planned, scales_from
 from paper.tables import Table, TableRow
 from paper.view import View, number
 from paper.workshop import Workshop
@@ -25,9 +24,9 @@ def _rows(scope: Scope) -> Iterator[TableRow]:
     ours = ["repopt_vgg_nano"] if scope.quick else [name for name in shipped() if "_vgg_" in name]
     theirs = [] if scope.quick else [f"repopt_vgg_{size}" for size in ("b1", "b2", "l1", "l2")]
     for whose, model in [*product(["ours"], ours), *product(["authors"], theirs)]:
-        key = {"model": model, "scales": whose, "seed": scope.search_seed}
+        key = {"model": model, "scales": whose, "seed": SEARCH_SEED}
         measure = partial(_measure, scope, model, "authors" if whose == "authors" else "searched")
-        yield TableRow(key=key, measure=measure, minutes=0.0, authors=whose == "authors")
+        yield TableRow(key=key, measure=measure, authors=whose == "authors")
 
 
 def _measure(scope: Scope, model: str, source: Source, workshop: Workshop) -> list[dict[str, Any]]:
@@ -68,11 +67,9 @@ def _off_diagonal(centre: Tensor) -> Tensor:
 
 
 TABLE = Table(
-    name="multipliers",
     title="What the scales multiply gradients by",
     keys=("model", "scales", "seed"),
-    rows=_rows,
-    data=(),
+    others=_rows,
     figures=(*_FIGURES, "hardware", "threads", "python", "torch", "date"),
     view=View(
         columns=[

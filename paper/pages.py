@@ -14,9 +14,9 @@ from pathlib import Path
 from paper import library, measured
 from paper.claims import Which, read_claims
 from paper.figure_e import rank_correlations_by_depth
+from paper.jobs import Scope
 from paper.rows import Gap, Record, Wanted, difference, matching, mean, read_rows, spread
-from paper.scope import Scope
-from paper.tables import NAMES, table_named, work_left
+from paper.tables import NAMES, rows_left, table_named
 from paper.view import View, number, render
 from repopt.files import replacing
 
@@ -128,7 +128,7 @@ def _settings(results: Path) -> Iterator[Record]:
         rows = read_rows(results / f"{name}.csv")
         if rows:
             trained = [row for row in rows if row.get("val_accuracy")] or rows
-            left = work_left(table_named(name), Scope(), results / f"{name}.csv").rows
+            left, _ = rows_left(table_named(name), Scope(), results / f"{name}.csv")
             found = {setting: _distinct(trained, _COLUMNS.get(setting, setting)) for setting in _SETTINGS}
             found["seeds"] = _distinct(trained, "seed")
             yield {"table": f"`{name}`", "rows": str(len(rows)), "missing": str(len(left) or ""), **found}

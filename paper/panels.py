@@ -48,15 +48,8 @@ def kernel_histograms(runs: Sequence[RunKernels]) -> str:
             axes.set_yticks([])
             axes.spines["left"].set_visible(False)
             axes.set_xlim(-limit, limit)
-            axes.annotate(
-                position + _outside(trained[position], limit),
-                (1, 0.98),
-                xycoords="axes fraction",
-                color=MUTED,
-                ha="right",
-                va="top",
-                fontsize=12,
-            )
+            about = position + _outside(trained[position], limit)
+            axes.text(1, 0.98, about, transform=axes.transAxes, color=MUTED, ha="right", va="top", fontsize=12)
         row[0].set_title(f"{run.about['run']}: {step}", loc="left", color=INK, fontsize=13)
     names = ", ".join(run.about["run"] for run in runs)
     return to_svg(figure, f"Histograms of the kernels of {names} at {runs[0].layer.name}")
@@ -67,14 +60,8 @@ def identity_ratio_curves(means: Mapping[str, Mapping[int, tuple[float, float]]]
     figure, axes = new_figure(width=820, height=330)
     for series, points in enumerate(means.values()):
         line(axes, {block: mean for block, (mean, _) in points.items()}, series, "mean")
-        axes.fill_between(
-            list(points),
-            [mean - deviation for mean, deviation in points.values()],
-            [mean + deviation for mean, deviation in points.values()],
-            color=SERIES[series],
-            alpha=0.18,
-            linewidth=0,
-        )
+        low, high = ([mean + sign * deviation for mean, deviation in points.values()] for sign in (-1, 1))
+        axes.fill_between(list(points), low, high, color=SERIES[series], alpha=0.18, linewidth=0)
     axes.set_ylim(0, 1)
     axes.set_xlabel("block of the longest stage")
     axes.set_ylabel("identity variance ratio")

@@ -23,21 +23,16 @@ class Gap:
     Attributes:
         mean: the first less the second.
         error: its standard error, unpaired since a seed does not make two trainings alike; None with a single seed.
-        seeds: of the side that has fewer.
     """
 
     mean: float
     error: float | None
-    seeds: int
 
     @property
     def side(self) -> int:
         """1 or -1 where the first is ahead or behind by more than two standard errors, else 0."""
         clear = self.error is not None and abs(self.mean) > 2 * self.error
         return int(math.copysign(1, self.mean)) if clear else 0
-
-    def __neg__(self) -> "Gap":
-        return Gap(mean=-self.mean, error=self.error, seeds=self.seeds)
 
     def __str__(self) -> str:
         return f"{self.mean:+z.2f}" + (f" ± {self.error:.2f}" if self.error is not None else "")
@@ -105,4 +100,4 @@ def difference(first: Sequence[Record], second: Sequence[Record], column: str = 
     known = len(one) > 1 and len(other) > 1
     error = math.hypot(*(statistics.stdev(found) / math.sqrt(len(found)) for found in (one, other))) if known else None
     gap = statistics.mean(one) - statistics.mean(other)
-    return Gap(mean=gap, error=error, seeds=min(len(one), len(other)))
+    return Gap(mean=gap, error=error)

@@ -1,10 +1,7 @@
 """Table 5: scales searched on several data sets, models trained on two of them."""
 
-from collections.abc import Iterator
-
-from paper.jobs import AGAIN, NOT_SEARCHED, SEARCHED_AGAIN, HyperSearch, Source, Training, training_row
-from paper.scope import Scope
-from paper.tables import Table, TableRow
+from paper.jobs import AGAIN, NOT_SEARCHED, SEARCHED_AGAIN, HyperSearch, Source, Training
+from paper.tables import Table
 from paper.view import SEEDS, View, accuracy, minus, text
 
 _SOURCES: dict[str, Source | HyperSearch] = {
@@ -19,21 +16,14 @@ _TRAINED = {
     ("b0", "imagenette"): ["cifar100", "imagenette"],
 }
 
-
-def _rows(scope: Scope) -> Iterator[TableRow]:
-    for seed in scope.seeds:
-        for (size, target), sources in _TRAINED.items():
-            for source in sources if size == "a0" or not scope.quick else ():
-                training = Training(model=size, scales=_SOURCES[source], data=target)
-                key = {"target": target, "source": source, "model": scope.model(size)}
-                yield training_row(scope, key, training, seed, minutes=0.4)
-
-
 TABLE = Table(
-    name="table5",
     title="Table 5: scales from other data",
     keys=("target", "source", "model", "seed"),
-    rows=_rows,
+    trainings=[
+        Training(model=size, key={"target": target, "source": source}, scales=_SOURCES[source], data=target)
+        for (size, target), sources in _TRAINED.items()
+        for source in sources
+    ],
     view=View(
         by=("model", "target", "source"),
         order={"target": ("imagenette", "cifar100"), "source": list(_SOURCES)},

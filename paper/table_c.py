@@ -1,16 +1,14 @@
 """Appendix C's second table: the spread of a kernel on its way from training to deployment."""
 
-from collections.abc import Iterator
-from functools import partial
-from itertools import product
+from pathlib import Path
 from typing import Any
 
-from paper.jobs import int8_run
+from paper.jobs import Scope
 from paper.kernel_spread import POSITIONS, run_kernels, spreads
 from paper.rows import mean
-from paper.scope import Scope
-from paper.tables import Table, TableRow
-from paper.view import SEEDS, Column, Line, View, number, text
+from paper.table8 import trained_b0
+from paper.tables import Table
+from paper.view import SEEDS, Column, Line, View, number, papers, text
 from paper.workshop import Workshop, figures_of
 from repopt.train.methods import Method
 
@@ -26,17 +24,10 @@ _PAPER = {
 }
 
 
-def _rows(scope: Scope) -> Iterator[TableRow]:
-    for seed, trained_by in product(scope.seeds, _METHODS):
-        key = {"trained_by": trained_by, "model": scope.model("b0"), "seed": seed}
-        yield TableRow(key=key, measure=partial(_measure, scope, trained_by, seed), minutes=1.5)
-
-
-def _measure(scope: Scope, trained_by: Method, seed: int, workshop: Workshop) -> list[dict[str, Any]]:
-    run = int8_run(scope, workshop, trained_by, seed)
-    found, about = run_kernels(run), figures_of(run)
-    place = {"layer": found.layer.name, **{column: about[column] for column in _ENVIRONMENT}}
-    return [{"stage": step, **spreads(*kernels), **place} for step, kernels in found.kernels.items()]
+def _read(scope: Scope, workshop: Workshop, run: Path) -> list[dict[str, Any]]:
+    found = run_kernels(run)
+    about = {**figures_of(run), "layer": found.layer.name}
+    return [{**about, "stage": step, **spreads(*kernels)} for step, kernels in found.kernels.items()]
 
 
 def _ratio(line: Line) -> str:
@@ -44,11 +35,11 @@ def _ratio(line: Line) -> str:
 
 
 TABLE = Table(
-    name="tableC",
     title="Appendix C: the spread of a kernel",
     keys=("trained_by", "model", "seed"),
-    rows=_rows,
-    data=("cifar100",),
+    trainings=[trained_b0(method) for method in _METHODS],
+    read=_read,
+    weights=True,
     figures=("layer", "stage", *POSITIONS, *_AT_INIT, *_ENVIRONMENT),
     view=View(
         by=("trained_by", "stage"),
@@ -58,7 +49,7 @@ TABLE = Table(
             *(number(position, form="{:.4f}") for position in POSITIONS),
             Column("central / surrounding", _ratio),
             *(number(f"{position}_at_init", f"{position}, at init", "{:.4f}") for position in POSITIONS),
-            Column("paper", lambda line: _PAPER.get((line["trained_by"], line["stage"]))),
+            papers("paper", _PAPER, "trained_by", "stage"),
         ],
     ),
 )

@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from paper.rows import INITS, METHODS, Record, Wanted, best, difference, groups, matching, mean, spread, values
 
@@ -51,7 +52,7 @@ class View:
         where: the rows that are shown, by the texts of their columns.
         order: {column: its texts in another order}; rows with other texts are left out.
         best_first: lines that `order` does not tell apart are ordered by accuracy.
-        csv: the file of the rows, where the view is not a table's own.
+        csv: the file of the rows, where it is not named as the table is.
     """
 
     columns: Sequence[Column | str]
@@ -83,14 +84,10 @@ def render(view: View, rows: Sequence[Record]) -> str:
         if shown:
             lines.append(Line(rows=shown, tried=tried, table=lines, by=view.by))
     columns = [text(column) if isinstance(column, str) else column for column in view.columns]
-    filled = [(column, [_text(column.cell(line)) for line in lines]) for column in columns]
+    filled = [(column, [str(column.cell(line)) for line in lines]) for column in columns]
     kept = [(column.heading, "---:" if column.right else "---", *cells) for column, cells in filled if any(cells)]
     head, bars, *body = ["| " + " | ".join(cells) + " |" for cells in zip(*kept, strict=True)] or ["", ""]
     return "\n".join([head, bars.replace(" ", ""), *body]) if kept else "(not measured yet)"
-
-
-def _text(cell: object) -> str:
-    return "" if cell is None else str(cell)
 
 
 def text(column: str, heading: str | None = None, names: Mapping[str, str] | None = None) -> Column:
@@ -128,11 +125,17 @@ def minus(name: str, reference: Mapping[str, str] | None = None) -> Column:
     def cell(line: Line) -> object:
         wanted = reference or {**{column: line[column] for column in line.by}, line.by[-1]: name}
         other = next((each for each in line.table if all(each[column] == wanted[column] for column in wanted)), line)
-        return "" if other is line else difference(line.rows, other.rows)
+        return "" if other is line else difference(line.rows, other.rows) or ""
 
     return Column(f"minus {name}", cell)
 
 
-def papers(heading: str, figures: Mapping[str, object], column: str, form: str = "{}") -> Column:
-    """What the paper has for the text of a column."""
-    return Column(heading, lambda line: form.format(figures[line[column]]) if line[column] in figures else "")
+def papers(heading: str, figures: Mapping[Any, Any], *columns: str, form: str = "{}") -> Column:
+    """What the paper has for the text of a column, or for those of several."""
+
+    def cell(line: Line) -> str:
+        texts = tuple(line[column] for column in columns)
+        found = figures.get(texts if len(texts) > 1 else texts[0])
+        return "" if found is None else form.format(found)
+
+    return Column(heading, cell)

@@ -1,45 +1,21 @@
 """The scales that ship: a Hyper-Search on CIFAR-100 for every model, each family by its own recipe."""
 
-from collections.abc import Iterator
-from functools import partial
-from typing import Any
-
-from paper.jobs import kept_scales, search_job, search_recipe_of
-from paper.scope import Scope
-from paper.tables import Table, TableRow
+from paper.jobs import Training, search_recipe_of
+from paper.tables import Table
 from paper.view import View, accuracy
-from paper.workshop import Workshop, figures_of
-from repopt.files import replacing
 
-# {model: minutes on one H200}
-_VGGS = {"nano": 1.5, "a0": 1.5, "a1": 1.5, "a2": 2.0, "b0": 2.0, "b1": 3.0, "b2": 4.0, "b3": 5.0, "l1": 5.0, "l2": 7.0}
-_MODELS = {f"repopt_vgg_{size}": minutes for size, minutes in _VGGS.items()}
-_MODELS |= {"repopt_ghostnet_050": 5.0, "repopt_ghostnet_100": 6.0}
-_QUICK = ("repopt_vgg_nano", "repopt_ghostnet_050")
-
-
-def _rows(scope: Scope) -> Iterator[TableRow]:
-    for model in _QUICK if scope.quick else _MODELS:
-        key = {"model": model, "recipe": search_recipe_of(model), "seed": scope.search_seed}
-        yield TableRow(key=key, measure=partial(_measure, scope, model), minutes=_MODELS[model])
-
-
-def _measure(scope: Scope, model: str, workshop: Workshop) -> list[dict[str, Any]]:
-    run, kept = workshop.run(search_job(scope, model)), kept_scales(workshop, model)
-    kept.parent.mkdir(exist_ok=True)
-    with replacing(kept) as unfinished:
-        unfinished.write_bytes((run / "scales.safetensors").read_bytes())
-    return [figures_of(run)]
-
+_VGGS = ("nano", "a0", "a1", "a2", "b0", "b1", "b2", "b3", "l1", "l2")
+_GHOSTNETS = ("repopt_ghostnet_050", "repopt_ghostnet_100")
 
 TABLE = Table(
-    name="zoo",
     title="Searched scales",
     keys=("model", "recipe", "seed"),
-    rows=_rows,
-    data=("cifar100",),
+    trainings=[
+        Training(model=name, key={"recipe": search_recipe_of(name)}, method="search", data="cifar100")
+        for name in (*_VGGS, *_GHOSTNETS)
+    ],
     view=View(
-        order={"model": list(_MODELS)},
+        order={"model": [*(f"repopt_vgg_{size}" for size in _VGGS), *_GHOSTNETS]},
         columns=["model", "recipe", "seed", accuracy("search accuracy"), "precision", "hardware", "date"],
     ),
 )

@@ -7,7 +7,7 @@ import torch
 from forked import event, fork
 from made_up import QUICK, squares
 from paper.__main__ import main
-from paper.tables import measure_rows, work_left
+from paper.tables import reproduce
 from paper.workshop import Workshop
 
 
@@ -83,8 +83,7 @@ def stay_at_a_square(folder, path, number, begun):
         time.sleep(600)
 
     table = squares(stay)
-    rows = work_left(table, QUICK, path, f"{number},*").rows
-    measure_rows(table, rows, path, Workshop(folder=folder), print)
+    reproduce(table, QUICK, Workshop(folder=folder), path, f"{number},*")
 
 
 def make_table(words, begun):

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from paper.scope import Scope
+from paper.jobs import Scope
 from paper.tables import Table, TableRow
 from paper.view import View, number
 from paper.workshop import FIGURES
@@ -24,11 +24,10 @@ def line(**columns):
 def squares(hear=lambda number: None):
     """A table of numbers and their squares, which costs nothing; `hear` is called with each that is measured."""
     return Table(
-        name="squares",
         title="Squares",
         keys=("number", "word", "seed"),
         figures=("square",),
-        rows=lambda scope: [
+        others=lambda scope: [
             _square(number, word, hear) for number, word in enumerate(("one", "two", "three"), start=1)
         ],
         view=View(columns=["word", number("square")]),
@@ -40,7 +39,7 @@ def _square(number, word, hear):
         hear(number)
         return [{"square": number**2}]
 
-    return TableRow(key={"number": number, "word": word, "seed": 0}, measure=measure, minutes=2.5)
+    return TableRow(key={"number": number, "word": word, "seed": 0}, measure=measure)
 
 
 def small_job(*, epochs=1, images=32, **recipe):

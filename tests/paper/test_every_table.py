@@ -10,10 +10,10 @@ import torch
 
 import repopt
 from made_up import QUICK
+from paper.jobs import Scope, has_identity
 from paper.pages import RESULTS, table
 from paper.rows import read_rows
-from paper.scope import Scope
-from paper.tables import NAMES, reproduce, table_named, work_left
+from paper.tables import NAMES, reproduce, rows_left, table_named
 from paper.workshop import Workshop, _name
 from repopt.files import append_csv
 from repopt.plans.scales import Scales
@@ -23,11 +23,7 @@ FULL = Scope(cifar100=Path("cifar"), imagenette=Path("imagenette"), authors=Path
 TRAINED = ("zoo", "conventions", "constants", "a0", "table4", "table5", "table6", "tableB", "tableD")
 # the rows that are measured for real, of tables that differ in what they do with a run
 MEASURED = {"zoo": "*vgg*", "figureE": "*", "multipliers": "*", "table2": "*", "table3": "*"}
-MEASURED |= {"table4": "SGD, RepVGG*", "table8": "*", "tableB": "[as]*", "tableC": "*"}
-
-
-def nothing(sentence):
-    """For those who do not want to hear."""
+MEASURED |= {"table4": "SGD, RepVGG*", "table8": "repopt*", "tableB": "[as]*", "tableC": "*"}
 
 
 def trained(workshop):
@@ -55,7 +51,13 @@ class Drafts(Workshop):
         for name, found in {"recipe": recipe, "run": about, "summary": {"val_accuracy": 50.0}}.items():
             (out / f"{name}.json").write_text(json.dumps(found))
         if job.method == "search":
-            (Scales.depth_init(plan)).save(out / "scales.safetensors")
+            found = Scales.depth_init(plan)
+            identities = {
+                name: {"identity": each["conv3x3"]} for name, each in found.items() if has_identity(plan, name)
+            }
+            Scales({name: {**each, **identities.get(name, {})} for name, each in found.items()}).save(
+                out / "scales.safetensors"
+            )
         elif job.scales is not None:
             job.scales.save(out / "scales.safetensors")
         return out
@@ -80,6 +82,13 @@ def test_every_row_can_be_begun(name, drafts):
     assert rows
 
 
+def test_a_training_with_searched_scales_has_the_accuracy_of_the_search_and_the_identities_that_its_model_lacks(drafts):
+    rows = {row.key["strides"]: row for row in table_named("table6").rows(FULL)}
+    dropped = {name: row.measure(drafts)[0].get("dropped_identities") for name, row in rows.items()}
+    assert dropped == {"2 2 2 2 2": 0, "2 2 1 2 1": 0, "2 1 2 1 1": 1, "searched again": 0, "not searched": None}
+    assert rows["2 1 2 1 1"].measure(drafts)[0]["search_accuracy"] == 50.0
+
+
 def test_equal_batches_are_equal_and_trained_at_the_recipes_size(drafts):
     rows = [row for row in table_named("table2").rows(FULL) if row.key.get("batches") == "equal"]
     found = [line for row in rows for line in row.measure(drafts)]
@@ -88,11 +97,11 @@ def test_equal_batches_are_equal_and_trained_at_the_recipes_size(drafts):
 
 
 @pytest.mark.parametrize("name", MEASURED)
-def test_a_quick_table_is_measured_once_and_shown(name, workshop, tmp_path):
+def test_a_quick_table_is_measured_once_and_shown(name, workshop, tmp_path, capsys):
     if name == "table8":
         pytest.importorskip("torchao", reason="needs the extra int8")
     made, path, only = table_named(name), tmp_path / f"{name}.csv", MEASURED[name]
-    assert reproduce(name, QUICK, workshop, tmp_path, only=only, tell=nothing) == []
+    assert reproduce(made, QUICK, workshop, path, only) == []
     lines = read_rows(path)
     assert lines
     for line in lines:
@@ -100,11 +109,12 @@ def test_a_quick_table_is_measured_once_and_shown(name, workshop, tmp_path):
         assert (line["seed"], line["torch"]) == ("0", torch.__version__)
         assert line["hardware"]
         assert line["date"]
-    before, runs, said = path.read_bytes(), trained(workshop), []
-    assert work_left(made, QUICK, path, only).rows == ()
-    assert reproduce(name, QUICK, workshop, tmp_path, only=only, tell=said.append) == []
+    before, runs = path.read_bytes(), trained(workshop)
+    assert rows_left(made, QUICK, path, only)[0] == []
+    capsys.readouterr()
+    assert reproduce(made, QUICK, workshop, path, only) == []
     assert (path.read_bytes(), trained(workshop)) == (before, runs)
-    assert [sentence.rpartition(", ")[2] for sentence in said] == ["0 to go"]
+    assert [sentence.rpartition(", ")[2] for sentence in capsys.readouterr().out.splitlines()] == ["0 to go"]
     assert table(tmp_path, name).startswith("|")
 
 
@@ -119,14 +129,10 @@ def test_a_table_is_shown_where_a_training_diverged(tmp_path):
         assert not re.search(r"\bnan\b", table(tmp_path, name))
 
 
-def test_the_zoos_scales_are_those_that_the_searches_found_and_are_searched_once_for_all_tables(workshop, tmp_path):
-    reproduce("zoo", QUICK, workshop, tmp_path, tell=nothing)
-    for line in read_rows(tmp_path / "zoo.csv"):
-        scales = Scales.load(workshop.folder / "zoo" / f"{line['model']}.safetensors")
-        assert set(repopt.plan(repopt.create_model(line["model"]), scales=scales).operators) == set(scales)
-        assert scales.metadata["run"]
+def test_what_is_searched_for_the_zoo_is_searched_once_for_all_tables(workshop, tmp_path):
+    reproduce(table_named("zoo"), QUICK, workshop, tmp_path / "zoo.csv", "*vgg*")
     before = trained(workshop)
-    reproduce("figureE", QUICK, workshop, tmp_path, only="cifar100*", tell=nothing)
+    reproduce(table_named("figureE"), QUICK, workshop, tmp_path / "figureE.csv", "cifar100*")
     assert trained(workshop) == before
 
 
@@ -135,7 +141,6 @@ def test_the_zoos_scales_are_those_that_the_searches_found_and_are_searched_once
 def test_each_row_has_a_name_and_a_key_of_its_own(name, scope):
     made = table_named(name)
     rows = list(made.rows(scope))
-    assert made.name == name
     assert len({row.name for row in rows}) == len({tuple(row.key.items()) for row in rows}) == len(rows)
     assert all(set(row.key) <= set(made.keys) for row in rows)
     assert {row.key["seed"] for row in rows} <= set(scope.seeds)
@@ -146,34 +151,23 @@ def test_the_rows_of_the_repository_are_those_of_the_full_table(name):
     """All are measured but those that docs/results.md counts as missing."""
     path = RESULTS / f"{name}.csv"
     assert tuple(read_rows(path)[0]) == table_named(name).columns
-    work = work_left(table_named(name), Scope(), path)
-    assert (len(work.rows) > 0) == (name == "a0")
-    assert work.standing > len(work.rows)
+    left, standing = rows_left(table_named(name), Scope(), path)
+    assert (len(left) > 0) == (name == "a0")
+    assert standing > len(left)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "multipliers"])  # which needs none
 def test_without_its_data_a_table_says_which_flag_is_missing(name, tmp_path):
     with pytest.raises(ValueError, match=r"^this table needs data: give --(cifar100|imagenette), the folder"):
-        reproduce(name, Scope(), Workshop(folder=tmp_path, device="cpu"), tmp_path, tell=nothing)
+        reproduce(table_named(name), Scope(), Workshop(folder=tmp_path, device="cpu"), tmp_path / "rows.csv")
     assert not list(tmp_path.glob("*.csv"))
 
 
-def test_a_full_table_says_how_long_it_takes(tmp_path):
-    said = []
-    nowhere = Scope(cifar100=Path("/nowhere"), imagenette=Path("/nowhere"))
-    with pytest.raises(FileNotFoundError, match="there is no folder '/nowhere'"):
-        reproduce("tableD", nowhere, Workshop(folder=tmp_path, device="cpu"), tmp_path, tell=said.append)
-    assert said[0] == (
-        f"Appendix D: GhostNet: 0 rows stand in {tmp_path / 'tableD.csv'}, 15 to go, about 9 minutes on one H200"
-    )
-
-
-def test_rows_that_need_the_authors_scales_are_left_out_without_them(tmp_path):
-    said = []
-    workshop = Workshop(folder=tmp_path / "runs", device="cpu")
-    reproduce("multipliers", Scope(), workshop, tmp_path, only="repopt_vgg_b1*", tell=said.append)
-    assert said[1] == "left out without --authors: 1 rows"
-    assert {line["scales"] for line in read_rows(tmp_path / "multipliers.csv")} == {"ours"}
+def test_rows_that_need_the_authors_scales_are_left_out_without_them(tmp_path, capsys):
+    workshop, path = Workshop(folder=tmp_path / "runs", device="cpu"), tmp_path / "multipliers.csv"
+    reproduce(table_named("multipliers"), Scope(), workshop, path, "repopt_vgg_b1*")
+    assert "left out without --authors: 1 rows\n" in capsys.readouterr().out
+    assert {line["scales"] for line in read_rows(path)} == {"ours"}
 
 
 def test_the_authors_scales_are_not_needed_for_a_quick_table(tmp_path):

@@ -13,10 +13,9 @@ def over_seeds(*accuracies, first=0, **columns):
 def test_a_difference_is_of_two_means_whose_errors_add_up():
     """Deviations 2 and 1 over four and three seeds: the error is sqrt(4 / 4 + 1 / 3)."""
     found = difference(over_seeds(90, 90, 86, 90), over_seeds(80, 81, 82))
-    assert (found.mean, found.seeds) == (8, 3)
+    assert found.mean == 8
     assert found.error == pytest.approx((4 / 3) ** 0.5)
     assert str(found) == "+8.00 ± 1.15"
-    assert str(-found) == "-8.00 ± 1.15"
 
 
 def test_the_order_of_the_rows_does_not_matter_to_a_difference():

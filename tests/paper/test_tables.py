@@ -7,8 +7,9 @@ import torch
 
 from elsewhere import Elsewhere, stay_at_a_square
 from made_up import QUICK, small_job, squares
+from paper.jobs import Scope, Training
 from paper.rows import read_rows
-from paper.tables import Table, TableRow, measure_rows, work_left
+from paper.tables import Table, TableRow, measure_rows, reproduce, rows_left
 from paper.view import View
 from paper.workshop import Workshop, figures_of
 from repopt.train.loop import DivergedError
@@ -28,10 +29,14 @@ def names(rows):
     return [row.name for row in rows]
 
 
-def measure(workshop, path, only="*", hear=lambda number: None, tell=lambda sentence: None):
+def measure(workshop, path, only="*", hear=lambda number: None):
     """Measures what is missing; the names of the rows that others are at."""
-    table = squares(hear)
-    return names(measure_rows(table, work_left(table, QUICK, path, only).rows, path, workshop, tell))
+    return names(reproduce(squares(hear), QUICK, workshop, path, only))
+
+
+def left(path, only="*"):
+    """The names of the rows that are missing."""
+    return names(rows_left(squares(), QUICK, path, only)[0])
 
 
 def test_each_line_has_the_rows_key_its_figures_and_the_commit(workshop, path):
@@ -46,25 +51,25 @@ def test_each_line_has_the_rows_key_its_figures_and_the_commit(workshop, path):
 
 
 def test_a_row_is_named_by_what_its_key_holds():
-    row = TableRow(key={"a": "x", "b": None, "c": "", "seed": 0}, measure=lambda workshop: [], minutes=1)
+    row = TableRow(key={"a": "x", "b": None, "c": "", "seed": 0}, measure=lambda workshop: [])
     assert row.name == "x, 0"
 
 
 def test_only_keeps_the_rows_whose_names_match(path):
-    assert names(work_left(squares(), QUICK, path, "*t*").rows) == ["2, two, 0", "3, three, 0"]
-    assert names(work_left(squares(), QUICK, path, "1, one, 0").rows) == ["1, one, 0"]
-    assert len(work_left(squares(), QUICK, path).rows) == 3
+    assert left(path, "*t*") == ["2, two, 0", "3, three, 0"]
+    assert left(path, "1, one, 0") == ["1, one, 0"]
+    assert len(left(path)) == 3
 
 
 def test_a_pattern_that_matches_nothing_is_answered_with_a_name(path):
     with pytest.raises(ValueError, match=r"^squares has no row named 'four\*'; one is '1, one, 0'$"):
-        work_left(squares(), QUICK, path, "four*")
+        left(path, "four*")
 
 
 def test_what_is_left_is_counted(workshop, path):
     measure(workshop, path, "2*")
-    work = work_left(squares(), QUICK, path)
-    assert (names(work.rows), work.standing, work.minutes) == (["1, one, 0", "3, three, 0"], 1, 5.0)
+    rows, standing = rows_left(squares(), QUICK, path)
+    assert (names(rows), standing) == (["1, one, 0", "3, three, 0"], 1)
 
 
 def test_rows_that_stand_are_not_measured_again(workshop, path):
@@ -93,14 +98,14 @@ def test_a_row_written_by_hand_stands(workshop, path):
 def test_a_row_with_another_key_does_not_stand(path, other):
     path.parent.mkdir()
     path.write_text(f"number,word,seed,square,commit\n{other},4,\n")
-    assert len(work_left(squares(), QUICK, path).rows) == 3
+    assert len(left(path)) == 3
 
 
 def test_a_row_that_another_process_has_finished_meanwhile_is_not_measured_again(workshop, path):
     heard = []
-    late = work_left(squares(), QUICK, path).rows
+    late, _ = rows_left(squares(), QUICK, path)
     measure(workshop, path, "1*", heard.append)
-    assert measure_rows(squares(), late, path, workshop, lambda sentence: None) == []
+    assert measure_rows(squares(), late, path, workshop) == []
     assert [line["number"] for line in read_rows(path)] == ["1", "2", "3"]
     assert heard == [1]
 
@@ -127,11 +132,11 @@ def test_a_row_that_fails_leaves_those_before_it(workshop, path):
     assert [line["number"] for line in read_rows(path)] == ["1", "2", "3"]
 
 
-def test_what_is_measured_is_told(workshop, path):
-    said = []
+def test_what_is_measured_is_printed(workshop, path, capsys):
     measure(workshop, path, "2*")
-    measure(workshop, path, tell=said.append)
-    assert said == ["1/2  1, one, 0", "2/2  3, three, 0"]
+    capsys.readouterr()
+    measure(workshop, path)
+    assert capsys.readouterr().out.splitlines()[1:] == ["1/2  1, one, 0", "2/2  3, three, 0"]
 
 
 def test_there_are_no_rows_without_a_file(path):
@@ -143,32 +148,39 @@ def test_there_are_no_rows_without_a_file(path):
 
 
 def test_a_training_that_diverges_is_an_outcome_and_is_not_tried_again(tmp_path):
-    job, path, said = small_job(lr=1e30, epochs=2), tmp_path / "made_up.csv", []
-    row = TableRow(key={"seed": 0}, measure=lambda workshop: [figures_of(workshop.run(job))], minutes=1)
-    table = Table(name="made_up", title="Made up", keys=("seed",), rows=lambda scope: [row], view=View(columns=[]))
+    job, path = small_job(lr=1e30, epochs=2), tmp_path / "made_up.csv"
+    row = TableRow(key={"seed": 0}, measure=lambda workshop: [figures_of(workshop.run(job))])
+    table = Table(title="Made up", keys=("seed",), others=lambda scope: [row], view=View(columns=[]))
     workshop = Workshop(folder=tmp_path / "runs", device="cpu")
-    assert measure_rows(table, work_left(table, QUICK, path).rows, path, workshop, said.append) == []
+    assert reproduce(table, QUICK, workshop, path) == []
     (line,) = read_rows(path)
     assert line["outcome"].startswith("the ")
     assert "not finite" in line["outcome"]
     assert (line["val_accuracy"], line["seed"], line["torch"]) == ("", "0", torch.__version__)
-    assert work_left(table, QUICK, path).rows == ()
+    assert rows_left(table, QUICK, path) == ([], 1)
 
 
-def test_a_search_that_rows_share_is_counted_once(path):
-    rows = [
-        TableRow(key={"seed": seed}, measure=lambda workshop: [], minutes=1, searches={"b1": 3.0}) for seed in (0, 1)
-    ]
-    table = Table(name="shared", title="Shared", keys=("seed",), rows=lambda scope: rows, view=View(columns=[]))
-    assert work_left(table, QUICK, path).minutes == 5.0
-
-
-def test_where_there_is_no_column_for_it_a_diverged_row_is_left_out_and_the_next_is_measured(workshop, path):
+def test_where_there_is_no_column_for_it_a_diverged_row_is_left_out_and_the_next_is_measured(workshop, path, capsys):
     def diverge(number):
         if number == 2:
             raise DivergedError("the loss was not finite at step 3")
 
-    said = []
-    assert measure(workshop, path, hear=diverge, tell=said.append) == []
+    assert measure(workshop, path, hear=diverge) == []
     assert [line["number"] for line in read_rows(path)] == ["1", "3"]
-    assert "    left out: the loss was not finite at step 3" in said
+    assert "    left out: the loss was not finite at step 3\n" in capsys.readouterr().out
+
+
+def test_trainings_are_rows_for_each_seed_and_one_where_a_quick_scope_makes_them_alike():
+    trainings = [
+        Training(model="b1", key={"way": "a"}),
+        Training(model="a0", key={"way": "a"}),
+        Training(model="b1", key={"way": "b"}, scales="authors"),
+        Training(model="b1", key={"way": "c"}, one_seed=True),
+    ]
+    table = Table(title="T", keys=("way", "model", "seed"), trainings=trainings, view=View(columns=[]))
+    assert names(table.rows(Scope(seeds=(1, 2)))) == [
+        *("a, repopt_vgg_b1, 1", "a, repopt_vgg_a0, 1", "b, repopt_vgg_b1, 1", "c, repopt_vgg_b1, 1"),
+        *("a, repopt_vgg_b1, 2", "a, repopt_vgg_a0, 2", "b, repopt_vgg_b1, 2"),
+    ]
+    assert [row.authors for row in table.rows(Scope(seeds=(1,)))] == [False, False, True, False]
+    assert names(table.rows(QUICK)) == ["a, repopt_vgg_nano, 0", "c, repopt_vgg_nano, 0"]

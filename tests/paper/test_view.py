@@ -59,7 +59,7 @@ def test_a_difference_is_to_a_line_that_shares_the_other_keys():
 
 
 def test_the_papers_figures_stand_beside_ours():
-    view = View(by=("name",), columns=["name", papers("paper", {"a": 1.5}, "name", "{:.2f}")])
+    view = View(by=("name",), columns=["name", papers("paper", {"a": 1.5}, "name", form="{:.2f}")])
     assert lines(view, rows(a=(1,), b=(2,)))[1:] == [["a", "1.50"], ["b", ""]]
 
 
