@@ -10,9 +10,8 @@ from typing import Annotated
 import tyro
 
 from paper.jobs import Scope
-from paper.rows import read_rows
 from paper.tables import NAMES, reproduce, rows_left, table_named
-from paper.view import render
+from paper.view import read_rows, render
 from paper.workshop import Workshop
 from repopt.cli import Command, run
 from repopt.cli.output import Device

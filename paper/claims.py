@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paper.rows import Gap, Wanted
+from paper.view import Gap, Wanted
 
 Which = str | Mapping[str, Wanted]  # rows of a table: the name of a line, or what their columns hold
 

@@ -9,10 +9,9 @@ import torch
 from paper.jobs import Scope, Training, planned
 from paper.panels import scales_by_depth, scales_over_epochs
 from paper.ranks import spearman
-from paper.rows import Record, groups, matching
 from paper.searches import Search, points, read_search
 from paper.tables import Table
-from paper.view import Column, Line, View, text
+from paper.view import Column, Line, Record, View, groups, matching, text
 from paper.workshop import Workshop, figures_of
 from repopt.plans.scales import Scales
 from repopt.report.figures import standing_alone

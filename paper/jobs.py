@@ -168,8 +168,7 @@ def scales_from(source: Source | HyperSearch, scope: Scope, workshop: Workshop, 
         return (Scales.ones if source == "ones" else Scales.depth_init)(planned(model))
     if source == "authors":
         return authors_scales(scope, model)
-    ships = model in shipped() and not scope.quick
-    ours = Scales.load(model) if ships else workshop.searched(search_job(scope, model))
+    ours = Scales.load(model) if model in shipped() else workshop.searched(search_job(scope, model))
     return ours.channel_mean() if source == "mean" else ours
 
 

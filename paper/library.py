@@ -6,8 +6,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from paper.rows import Record
-from paper.view import View, number, text
+from paper.view import Record, View, number, text
 from repopt.models import GHOST_WIDTHS, VGG_SPECS, create_model, deploy
 from repopt.optim.rules import RULES, UNKNOWN
 from repopt.plans.provenance import provenance

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 from paper import table4, table8
 from paper.kernel_spread import POSITIONS
-from paper.rows import difference, matching, spread, values
 from paper.table8 import int8_column
-from paper.view import SEEDS, Column, Line, View, accuracy, number, papers, text
+from paper.view import SEEDS, Column, Line, View, accuracy, difference, matching, number, papers, spread, text, values
 
 _CIFAR = {"data": "cifar100"}
 _PTQ = {**_CIFAR, "backend": "x86", "method": "ptq"}

@@ -15,9 +15,8 @@ from paper import library, measured
 from paper.claims import Which, read_claims
 from paper.figure_e import rank_correlations_by_depth
 from paper.jobs import Scope
-from paper.rows import Gap, Record, Wanted, difference, matching, mean, read_rows, spread
 from paper.tables import NAMES, rows_left, table_named
-from paper.view import View, number, render
+from paper.view import Gap, Record, View, Wanted, difference, matching, mean, number, read_rows, render, spread
 from repopt.files import replacing
 
 ROOT = Path(__file__).parents[1]

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 
 from paper.jobs import TRAINED_BY, Scope, Training, training_job
-from paper.rows import matching, spread
 from paper.tables import Table, TableRow
-from paper.view import SEEDS, Column, Line, View, number, papers
+from paper.view import SEEDS, Column, Line, View, matching, number, papers, spread
 from paper.workshop import FIGURES, Workshop, figures_of
 from repopt.bench.train_cost import measure_training
 from repopt.device import environment, hardware

@@ -6,9 +6,8 @@ from itertools import product
 from typing import Any, get_args
 
 from paper.jobs import AGAIN, SEARCHED_AGAIN, HyperSearch, Source, Training
-from paper.rows import INITS
 from paper.tables import Table
-from paper.view import SEEDS, Column, Line, View, accuracy, minus, number, papers
+from paper.view import INITS, SEEDS, Column, Line, View, accuracy, minus, number, papers
 from repopt.algebra.csla import Convention
 from repopt.train.methods import Method
 from repopt.train.recipe import Recipe

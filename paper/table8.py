@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from paper.jobs import TRAINED_BY, Scope, Training
-from paper.rows import matching, mean, spread
 from paper.tables import Table
-from paper.view import SEEDS, Column, Line, View, accuracy, text
+from paper.view import SEEDS, Column, Line, View, accuracy, matching, mean, spread, text
 from paper.workshop import Workshop
 from repopt.quantize import Int8, QuantizeJob, quantize_run
 from repopt.train.methods import Method

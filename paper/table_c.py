@@ -5,10 +5,9 @@ from typing import Any
 
 from paper.jobs import Scope
 from paper.kernel_spread import POSITIONS, run_kernels, spreads
-from paper.rows import mean
 from paper.table8 import trained_b0
 from paper.tables import Table
-from paper.view import SEEDS, Column, Line, View, number, papers, text
+from paper.view import SEEDS, Column, Line, View, mean, number, papers, text
 from paper.workshop import Workshop, figures_of
 from repopt.train.methods import Method
 

@@ -10,9 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from paper.jobs import SEARCH_SEED, HyperSearch, Scope, Training, search_job, training_job
-from paper.rows import Record, read_rows
-from paper.view import View
+from paper.jobs import SEARCH_SEED, SEARCHED_AGAIN, HyperSearch, Scope, Training, search_job, training_job
+from paper.view import Record, View, read_rows
 from paper.workshop import FIGURES, Workshop, figures_of
 from repopt.device import commit, environment
 from repopt.files import append_csv
@@ -89,7 +88,8 @@ class Table:
         for seed in scope.seeds:
             for training in self.trainings:
                 theirs = training.scales == "authors"
-                if not (theirs and scope.quick) and not (training.one_seed and seed != scope.seeds[0]):
+                too_much = scope.quick and (theirs or training.scales == SEARCHED_AGAIN)
+                if not too_much and not (training.one_seed and seed != scope.seeds[0]):
                     own = SEARCH_SEED if training.method == "search" else seed
                     known = {**training.key, "model": scope.model(training.model), "seed": own}
                     key = {column: known.get(column) for column in self.keys}

@@ -19,10 +19,9 @@ import torch
 from filelock import FileLock, Timeout
 
 from repopt.device import chosen_device
-from repopt.files import replacing
+from repopt.files import read_as, replacing
 from repopt.plans.scales import Scales
 from repopt.train.loop import DivergedError
-from repopt.train.runs import read_json
 from repopt.train.training import Job, train_run
 
 _SHARES = 16  # processes that may train on the device at once
@@ -121,6 +120,7 @@ class Workshop:
 # what a training measured and on what, as columns; not its speed, as several processes may have shared the device
 _RECIPE = ("epochs", "batch_size", "lr", "kernel", "identity", "precision")
 _RUN = ("repopt", "commit", "hardware", "threads", "python", "torch", "date")
+_FILES = ("run.json", "recipe.json", "summary.json")
 FIGURES = (
     *("val_accuracy", "outcome", "parameters", "scales_digest", *_RECIPE),
     *("train_images", "val_images", "size", "data_digest", *_RUN),
@@ -129,7 +129,7 @@ FIGURES = (
 
 def figures_of(run: Path) -> dict[str, Any]:
     """What a finished run measured, and on what."""
-    info, recipe, summary = (read_json(run, name) for name in ("run.json", "recipe.json", "summary.json"))
+    info, recipe, summary = (read_as(run / name, dict[str, Any]) for name in _FILES)
     scales = run / "scales.safetensors"
     digest = digest_of(Scales.load(scales)) if scales.exists() else None
     own = {"outcome": "finished", "scales_digest": digest, "size": info["image_size"]}

@@ -8,7 +8,7 @@ import pytest
 
 from made_up import small_job
 from paper.__main__ import main
-from paper.rows import read_rows
+from paper.view import read_rows
 from repopt.train.training import train_run
 
 pytest.importorskip("matplotlib")

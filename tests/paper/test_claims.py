@@ -5,8 +5,8 @@ import pytest
 from paper import table4, table6, table_b
 from paper.claims import Claim, read_claims
 from paper.pages import RESULTS, gap, table
-from paper.rows import Gap
 from paper.tables import table_named
+from paper.view import Gap
 
 CLAIMS = read_claims()
 

@@ -12,8 +12,8 @@ import repopt
 from made_up import QUICK
 from paper.jobs import Scope, has_identity
 from paper.pages import RESULTS, table
-from paper.rows import read_rows
 from paper.tables import NAMES, reproduce, rows_left, table_named
+from paper.view import read_rows
 from paper.workshop import Workshop, _name
 from repopt.files import append_csv
 from repopt.plans.scales import Scales

@@ -95,8 +95,8 @@ def test_scales_of_every_source_fit_the_model(source, workshop, found):
     assert repopt.plan(repopt.create_model(NANO), scales=scales).operators
 
 
-def test_the_sources_are_what_they_are_called(workshop, found):
-    plan = planned(NANO)
+def test_the_sources_are_what_they_are_called(workshop):
+    plan, found = planned(NANO), Scales.load(NANO)
     assert same(scales_from("searched", QUICK, workshop, NANO), found)
     assert same(scales_from("ones", QUICK, workshop, NANO), Scales.constant(plan, 1.0))
     assert same(scales_from("depth", QUICK, workshop, NANO), Scales.depth_init(plan))

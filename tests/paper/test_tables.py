@@ -8,9 +8,8 @@ import torch
 from elsewhere import Elsewhere, stay_at_a_square
 from made_up import QUICK, small_job, squares
 from paper.jobs import Scope, Training
-from paper.rows import read_rows
 from paper.tables import Table, TableRow, measure_rows, reproduce, rows_left
-from paper.view import View
+from paper.view import View, read_rows
 from paper.workshop import Workshop, figures_of
 from repopt.train.loop import DivergedError
 
