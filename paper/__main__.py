@@ -62,7 +62,7 @@ def make(
         page: file for the table as Markdown; NAME.md beside the CSV file where --out or --quick is given. Without
             these, the pages of docs/ are filled.
         runs: folder of the runs; runs/reproduce unless given.
-        device: auto takes CUDA where there is one.
+        device: auto is CUDA if there is one.
         quiet: say nothing.
     """
     chosen_device(device)

@@ -134,7 +134,7 @@ def reproduce(table: Table, scope: Scope, workshop: Workshop, path: Path, only: 
         scope.data(name)
     columns = next(csv.reader(path.read_text().splitlines()), []) if path.exists() else []
     if columns and columns != list(table.columns):  # said now, rather than after minutes of training
-        raise ValueError(f"{str(path)!r} has other columns than {path.stem}: give another --out")
+        raise ValueError(f"{str(path)!r} has different columns from {path.stem}: give another --out")
     left, standing = rows_left(table, scope, path, only)
     print(f"{table.title}: {standing} rows stand in {path}, {len(left)} to go")
     rows = [row for row in left if scope.authors is not None or not row.authors]

@@ -65,7 +65,9 @@ def test_the_installed_script_says_its_version():
     assert done.stdout.startswith("repopt 0.")
 
 
-@pytest.mark.parametrize("args", [[], ["--help"], ["bench"], ["verify", "--help"]])
+@pytest.mark.parametrize(
+    "args", [[], ["--help"], ["bench"], ["verify", "--help"], ["--help", "list"], ["bench", "--help", "step"]]
+)
 def test_help_is_there_for_a_newcomer(args):
     done = run(*args)
     assert done.returncode == 0
@@ -94,6 +96,8 @@ def test_a_misspelt_flag_is_answered_with_those_of_its_command_alone():
         (["bench", "step", "--repeats", "0"], "repeats must be at least 1"),
         (["bench", "step", "--device", "cuda", "--model", "repopt_vgg_nano"], "CUDA"),
         (["nonsense"], "nonsense"),
+        (["bench", "stp"], "did you mean 'bench step'?"),
+        (["reproduce"], "python -m paper"),
     ],
 )
 def test_what_a_user_can_mend_is_a_sentence_and_exit_code_2(args, words):

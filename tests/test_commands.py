@@ -136,11 +136,14 @@ BAD = {
     "other strides": ("train --strides 1 1 1 1 1 --out x", "the method repopt needs scales"),
     "real branches": ("train --model repvgg_nano --out x", "give --model repopt_vgg_nano, and --method repvgg"),
     "scales of another size": ("train --scales repopt_vgg_b1 --out x", "searched for repopt_vgg_b1"),
-    "a folder as a model": ("train --model trained --scales ones --out x", "is a folder, and a run is of a model"),
+    "a folder as a model": (
+        "train --model trained --scales ones --out x",
+        "is a folder, but --model takes a model's name",
+    ),
     "an optimizer in small letters": ("train --optimizer adamw --out x", "torch.optim has no 'adamw'; it has AdamW"),
     "scales of another model": ("train --scales other.safetensors --out x", "which the plan does not hold"),
     "unknown model": ("train --model repopt_vgg_b9 --scales ones --out x", "there is no model 'repopt_vgg_b9'"),
-    "no run to evaluate": ("eval x", "is no run: it holds no model.safetensors"),
+    "no run to evaluate": ("eval x", "is not a run folder: it has no model.safetensors"),
     "no run to report": ("report x", "x"),
     "scales file in the way": ("search --out found.safetensors", "there is a file 'found.safetensors' already"),
 }

@@ -70,7 +70,7 @@ def test_those_who_append_at_once_take_turns(tmp_path):
 
 def test_other_columns_do_not_go_into_the_same_file(tmp_path):
     append_csv(tmp_path / "a.csv", [{"ms": 1}])
-    with pytest.raises(ValueError, match=r"a\.csv' has other columns"):
+    with pytest.raises(ValueError, match=r"a\.csv' has different columns"):
         append_csv(tmp_path / "a.csv", [{"images": 1}])
 
 
@@ -90,7 +90,7 @@ def test_a_file_is_read_as_a_type_and_more_keys_are_left_out(tmp_path):
 def test_a_file_of_another_type_is_a_sentence_with_its_place(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"name": "a"}\n\n{"name": 3}\n')
-    with pytest.raises(ValueError, match=r"a\.jsonl' is corrupt: line 3: Expected `str`, got `int` - at `\$\.name`$"):
+    with pytest.raises(ValueError, match=r"a\.jsonl' is corrupt: line 3: Expected `str`, got `int`.*; mend it"):
         read_lines_as(path, Shape)
 
 

@@ -132,6 +132,12 @@ def test_the_house_has_at_most_twenty_entries():
     assert len([path for path in SOURCE.iterdir() if path.name != "__pycache__"]) <= 20
 
 
+def test_rooms_are_attributes_of_the_package_in_a_fresh_process():
+    rooms = ["models", "plans", "surgery", "verification", "optim", "data", "train", "algebra"]
+    asked = f"import repopt; assert [getattr(repopt, room).__name__ for room in {rooms}]"
+    subprocess.run([sys.executable, "-c", asked], check=True, timeout=120, capture_output=True)
+
+
 @pytest.mark.parametrize(
     ("code", "absent"),
     [

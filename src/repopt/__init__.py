@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# public name -> the module that has it; an empty one is a module itself
+# packages that are loaded as attributes, too
+_ROOMS = {"algebra", "bench", "data", "export", "models", "optim", "plans", "quantize", "report", "surgery", "train"}
+_ROOMS |= {"verification"}
+
+# public name -> the module that has it; `optim` is a package
 _HOMES = {
     "Conv": "algebra.branches",
     "Handle": "optim.attachment",
@@ -54,13 +58,14 @@ __all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f"repopt.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'repopt' has no attribute {name!r}")
-    home = _HOMES[name]
-    found = getattr(import_module(f"repopt.{home}"), name) if home else import_module(f"repopt.{name}")
+    found = getattr(import_module(f"repopt.{_HOMES[name]}"), name)
     globals()[name] = found
     return found
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_HOMES]
+    return [*globals(), *_HOMES, *_ROOMS]

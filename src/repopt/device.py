@@ -63,13 +63,13 @@ def hardware(device: torch.device) -> str:
 
 @functools.cache
 def commit() -> str:
-    """The commit of the checkout that this package is part of, marked where its source differs from it.
+    """The commit of the checkout that this package is part of; `-dirty` where its source or the paper's differs.
 
-    A copy without git is told by the variable REPOPT_COMMIT; an installed package has none.
+    For a copy without git the variable REPOPT_COMMIT has it; an installed package has none.
     """
-    told = os.environ.get("REPOPT_COMMIT")
-    if told is not None or shutil.which("git") is None:
-        return told or ""
+    given = os.environ.get("REPOPT_COMMIT")
+    if given is not None or shutil.which("git") is None:
+        return given or ""
     here = Path(__file__)
 
     def git(*words: str) -> str | None:
@@ -78,7 +78,7 @@ def commit() -> str:
 
     if git("ls-files", "--error-unmatch", here.name) is None:
         return ""  # in no checkout, or installed inside that of something else
-    changed = git("status", "--porcelain", "--", ".")
+    changed = git("status", "--porcelain", "--", ".", ":/paper/*.py")
     return f"{git('rev-parse', '--short', 'HEAD')}{'-dirty' if changed else ''}"
 
 

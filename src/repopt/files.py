@@ -71,7 +71,7 @@ def append_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
         file.seek(0)
         header = next(csv.reader([file.readline().decode()]), [])
         if header and header != columns:
-            raise ValueError(f"{str(path)!r} has other columns than these results: name another file")
+            raise ValueError(f"{str(path)!r} has different columns from these results: name another file")
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, columns, lineterminator="\n")
         if not header:
@@ -110,4 +110,4 @@ def _parsed(text: str, kind: type[T], path: Path, line: int | None = None) -> T:
         trouble = f"line {(line or 1) + error.lineno - 1} is not JSON ({error.msg})"
     except msgspec.ValidationError as error:
         trouble = f"{error}" if line is None else f"line {line}: {error}"
-    raise ValueError(f"{str(path)!r} is corrupt: {trouble}")
+    raise ValueError(f"{str(path)!r} is corrupt: {trouble}; mend it, or leave this folder out")

@@ -199,7 +199,7 @@ def test_a_run_that_lacks_something_is_not_exported(run, monkeypatch):
         export_run(run, "safetensors")
     assert export_run(run, "safetensors", data="digits").agreement.top1 == 1
     (run / "recipe.json").rename(run / "kept.json")
-    with pytest.raises(ValueError, match=r"is no run: it holds no recipe.json"):
+    with pytest.raises(ValueError, match=r"is not a run folder: it has no recipe.json"):
         export_run(run, "torch-export")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ImportError, match=r"onnxruntime, which is not installed: pip install 'repopt\[int8\]'"):
@@ -221,7 +221,7 @@ def test_the_program_says_what_it_wrote(run, tmp_path):
     ("words", "expected"),
     [
         ("export . --out taken.onnx", "there is 'taken.onnx' already: remove it, or give another --out"),
-        ("export unfinished", "'unfinished' is not finished: it holds no model.safetensors"),
+        ("export unfinished", "'unfinished' is not finished: it has no model.safetensors"),
         ("export . --opset 99", "the opset must be 18 to 23, not 99"),
         ("export . --data fake:64,4,32", "'fake:64,4,32' has 4 classes and the run 10"),
     ],

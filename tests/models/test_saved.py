@@ -87,10 +87,10 @@ def test_a_folder_without_a_model_is_refused(folder):
     with pytest.raises(ValueError, match=r"holds weights but no config.json"):
         repopt.create_model(folder)
     (folder / "model.safetensors").unlink()
-    with pytest.raises(ValueError, match=r"is no run: it holds no model.safetensors"):
+    with pytest.raises(ValueError, match=r"is not a run folder: it has no model.safetensors"):
         repopt.create_model(str(folder))
     (folder / "recipe.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"is not finished: it holds no model.safetensors"):
+    with pytest.raises(ValueError, match=r"is not finished: it has no model.safetensors"):
         repopt.create_model(folder)
     with pytest.raises(ValueError, match="there is no model 'runs/b1', nor a folder of that name"):
         repopt.create_model("runs/b1")

@@ -102,7 +102,7 @@ def test_without_matplotlib_there_is_a_table_and_a_sentence(root, tmp_path, monk
     [
         (["kernels"], "give the folder of at least one finished run"),
         (["kernels", "repvgg", "repvgg"], "is given twice: name each folder once"),
-        (["kernels", "nowhere"], "is no run: it holds no model.safetensors"),
+        (["kernels", "nowhere"], "is not a run folder: it has no model.safetensors"),
         (["kernels", "repvgg", "--layer", "stage9"], "the model has no 3x3 layer 'stage9'"),
         (["scales", "repvgg"], "is a run of the method repvgg: give the folder of a search"),
         (["scales", "search-0", "--operator", "nope"], "the searches hold no operator 'nope'"),

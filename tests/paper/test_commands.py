@@ -108,7 +108,7 @@ def test_a_table_that_was_killed_goes_on_with_the_rows_that_are_missing_and_two_
         (["zoo", *QUICK, "--runs", "taken"], "'taken' is a file: give --runs a folder"),
         (["zoo", *QUICK, "--page", "."], "'.' is a folder: give --page a file"),
         (["zoo", *QUICK, "--authors", "nowhere"], "there is no folder 'nowhere': give --authors that of the .pth"),
-        (["zoo", *QUICK, "--out", "other"], "'other/zoo.csv' has other columns than zoo: give another --out"),
+        (["zoo", *QUICK, "--out", "other"], "'other/zoo.csv' has different columns from zoo: give another --out"),
     ],
 )
 def test_what_a_user_can_mend_is_a_sentence_and_exit_code_2(words, sentence, tmp_path, monkeypatch, capsys):

@@ -227,7 +227,7 @@ def test_what_was_quantized_is_in_the_report(by_the_program, tmp_path):
 
 
 MISTAKES = {
-    "no run": ("nowhere", "is no run: it holds no model.safetensors"),
+    "no run": ("nowhere", "is not a run folder: it has no model.safetensors"),
     "other classes": (". --data fake:64,4,32", "'fake:64,4,32' has 4 classes and the run 10: give data like"),
     "no images": (". --images 0", "calibration needs at least one image, not 0"),
     "a calibrator of the other backend": (". --calibrator entropy", "the backend x86 has no calibrator 'entropy'"),

@@ -1,7 +1,8 @@
 """Run folders that an earlier version wrote still load, resume and report.
 
 old_runs/ was written by commit 9ea4de0 on a CPU: two epochs of four steps with a model of 900 parameters. The stopped
-runs ended by a signal after step 2 of epoch 2; the finished ones are the same trainings, uninterrupted.
+runs ended by a signal after step 2 of epoch 2; the finished ones are the same trainings, uninterrupted. One was
+quantized by the same code.
 """
 
 import shutil
@@ -49,6 +50,17 @@ def test_searched_scales_load_and_plan_a_model():
     plan = repopt.plan(load_run(OLD / "search").model, scales=scales)
     assert set(plan.operators) == set(scales)
     assert max(read_search(OLD / "search", "old").history) == 2
+
+
+def test_what_was_quantized_is_read():
+    (int8,) = read_run(OLD / "finished_sgd").int8
+    assert (int8.method, int8.backend, int8.float_accuracy, int8.int8_accuracy) == ("ptq", "x86", 25.0, 25.0)
+
+
+def test_a_run_goes_on_beside_what_another_program_left_unfinished(tmp_path):
+    out = shutil.copytree(OLD / "stopped_sgd", tmp_path / "run")
+    (out / ".unfinished.int8").mkdir()
+    assert load_checkpoint(out, torch.device("cpu")) is not None
 
 
 def test_all_of_them_make_a_report(tmp_path):

@@ -63,9 +63,9 @@ def test_what_newer_versions_add_is_left_out(tmp_path):
 def test_a_folder_that_is_no_run_names_the_missing_file(tmp_path, name):
     folder = write_run(tmp_path / "a")
     (folder / name).unlink()
-    with pytest.raises(ValueError, match=f"'.*a' is no run: it holds no {name}"):
+    with pytest.raises(ValueError, match=f"'.*a' is not a run folder: it has no {name}"):
         read_run(folder)
-    with pytest.raises(ValueError, match=r"'.*nowhere' is no run: it holds no run\.json"):
+    with pytest.raises(ValueError, match=r"there is no folder '.*nowhere': give one that a search or training wrote"):
         read_run(tmp_path / "nowhere")
 
 

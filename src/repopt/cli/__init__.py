@@ -17,10 +17,10 @@ Command = Callable[..., int]
 
 # what a user types -> the function, and what `repopt --help` says of it: the first line of its docstring
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "demo": ("demo:tell", "Prove the equality, search scales, train four ways, and write a report: minutes on a CPU."),
+    "demo": ("demo:tell", "Check the equality, search scales, train four ways, and write a report: minutes on a CPU."),
     "search": ("search:search", "Hyper-Search: find a model's scales on a small data set."),
     "train": ("train:train", "Train a model by one of the methods."),
-    "eval": ("eval:evaluate", "Evaluate a finished run, also on other data or at other resolutions."),
+    "eval": ("evaluate:evaluate", "Evaluate a finished run, also on other data or at other resolutions."),
     "quantize": ("quantize:quantize", "Quantize a finished run to INT8, and see what it costs."),
     "export": ("export:export", "Export a finished run's model, checked on real images before it is kept."),
     "report": ("report:report", "Write one HTML page about a run, or about several side by side."),
@@ -33,7 +33,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "bench:bench_train",
         "Measure images per second and peak memory of methods and models, in one run, on noise held on the device.",
     ),
-    "list": ("list:list_models", "List the models by name, or the scales that ship."),
+    "list": ("list_models:list_models", "List the models by name, or the scales that ship."),
 }
 _ABOUT = "Train a plain network as if it had branches, by changing the optimizer instead of the model."
 
@@ -43,8 +43,8 @@ _RECIPES = {"search": ("demo", "search", "search"), "train": ("demo", "small", "
 
 def main(args: list[str] | None = None) -> None:
     """Runs a command of repopt."""
-    given = sys.argv[1:] if args is None else args
-    if given == ["--version"]:
+    given = sys.argv[1:] if args is None else list(args)
+    if given[:1] == ["--version"]:
         print(f"repopt {repopt.__version__}")
         return
     name, rest = _command(given)
@@ -87,7 +87,9 @@ def run(load: Callable[[], Command], given: list[str], *, prog: str) -> None:
 
 
 def _command(given: list[str]) -> tuple[str | None, list[str]]:
-    """The command that the words begin with, and the words behind it."""
+    """The command that the words begin with, and the words after it; `--help` may come first."""
+    asked = [word for word in given[:2] if word in ("-h", "--help")]
+    given = [word for word in given[:2] if word not in asked] + given[2:] + asked[:1]
     for length in (2, 1):
         name = " ".join(given[:length])
         if len(given) >= length and name in COMMANDS:
@@ -99,9 +101,9 @@ def _help(given: list[str]) -> int:
     """Lists the commands, or those of a group; a word that is none of them is an error."""
     words = [word for word in given if word not in ("-h", "--help")]
     group = words[0] if words and any(name.startswith(f"{words[0]} ") for name in COMMANDS) else None
-    unknown = next(iter(words[1:] if group else words), None)
-    if unknown is not None:
-        _say(ValueError(_unknown(unknown)))
+    unknown = words[1:2] if group else words[:1]
+    if unknown:
+        _say(ValueError(_unknown(" ".join(words[:2]) if group else words[0])))
         return 2
     _list_commands(group)
     return 0
@@ -134,7 +136,7 @@ def _list_commands(group: str | None) -> None:
     for name, about in shown.items():
         table.add_row(name, about)
     console.print(table)
-    console.print("\n`repopt COMMAND --help` explains a command's flags; `repopt --version` says the version.")
+    console.print("\n`repopt COMMAND --help` explains a command's flags; `repopt --version` prints the version.")
 
 
 def _say(error: Exception) -> None:

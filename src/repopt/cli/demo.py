@@ -31,7 +31,7 @@ def tell(
     epochs: int = demo().epochs,
     quiet: bool = False,
 ) -> int:
-    """Prove the equality, search scales, train four ways, and write a report: minutes on a CPU.
+    """Check the equality, search scales, train four ways, and write a report: minutes on a CPU.
 
     Example: repopt demo --seeds 1
 

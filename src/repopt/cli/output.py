@@ -1,13 +1,10 @@
 """What several commands take and print."""
 
 import json
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from rich import box
 from rich.table import Table
-
-if TYPE_CHECKING:
-    pass
 
 Device = Literal["auto", "cpu", "cuda"]
 Strides = tuple[int, int, int, int, int]

@@ -7,6 +7,7 @@ import tyro
 
 from repopt.cli import conclude, say_before
 from repopt.cli.output import Device, Strides
+from repopt.files import replacing
 from repopt.train.distributed import is_first_process
 from repopt.train.recipe import Recipe
 from repopt.train.training import Job, train_run
@@ -74,5 +75,6 @@ def _placed(scales: Path, wanted: Path | None) -> Path:
     if wanted is None:
         return scales
     wanted.parent.mkdir(parents=True, exist_ok=True)
-    wanted.write_bytes(scales.read_bytes())
+    with replacing(wanted) as unfinished:
+        unfinished.write_bytes(scales.read_bytes())
     return wanted

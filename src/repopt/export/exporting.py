@@ -12,7 +12,6 @@ class is measured and reported, and no limit is set.
 """
 
 import itertools
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -25,6 +24,7 @@ import repopt
 from repopt.data import DataSet, EvalBatches, ImageFiles, Images
 from repopt.data.images import balanced
 from repopt.export.formats import FORMATS, Deployment, Format, FormatName, Forward, Normalized
+from repopt.files import read_as
 from repopt.models import deploy
 from repopt.quantize import Int8, calibration_batches, post_training
 from repopt.quantize.onnx_files import Agreement, check_opset, compare, need, onnx_runner
@@ -202,7 +202,7 @@ def _check_target(target: Path, kind: Format) -> None:
     if target.suffix != suffix and suffix:
         raise ValueError(f"{str(target)!r} must end in {suffix}: give such an --out")
     if target.exists():
-        raise ValueError(f"there is {str(target)!r} already: remove it, or give another --out")
+        raise ValueError(f"{str(target)!r} already exists: remove it, or give another --out")
 
 
 def _int8(run: Path, source: _Source, folder: str | Path | None) -> tuple[nn.Module, dict[str, Any]]:
@@ -216,9 +216,9 @@ def _int8(run: Path, source: _Source, folder: str | Path | None) -> tuple[nn.Mod
         raise ValueError(
             f"{str(chosen)!r} holds no {PROGRAM}: give --int8 a folder that `repopt quantize --backend x86` wrote"
         )
-    record = json.loads((chosen / "quantized.json").read_text())
+    record = read_as(chosen / "quantized.json", dict[str, Any])
     kept = ("method", *(each.name for each in fields(Int8)), "form", "int8_accuracy")
-    return load_program(chosen / PROGRAM), {name: record[name] for name in kept}
+    return load_program(chosen / PROGRAM), {name: record[name] for name in kept if name in record}
 
 
 def _one_batch(images: Images | ImageFiles, form: Mapping[str, Any]) -> Tensor:

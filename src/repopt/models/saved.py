@@ -45,8 +45,8 @@ def read_saved(folder: Path) -> Saved:
     """
     weights, config = folder / WEIGHTS, folder / CONFIG
     if not weights.exists():
-        state = "is not finished" if (folder / "recipe.json").exists() else "is no run"
-        raise ValueError(f"{str(folder)!r} {state}: it holds no {WEIGHTS}")
+        state = "is not finished" if (folder / "recipe.json").exists() else "is not a run folder"
+        raise ValueError(f"{str(folder)!r} {state}: it has no {WEIGHTS}")
     if not config.exists():
         raise ValueError(f"{str(folder)!r} holds weights but no {CONFIG} that names their model")
     read = read_as(config, ModelConfig)

@@ -118,7 +118,7 @@ class Handle:
 def _check_attachable(optimizer: Optimizer) -> None:
     name = type(optimizer).__name__
     if isinstance(optimizer, RepOptimizer):
-        raise ValueError(f"repopt.optim.{name} trains the imagined blocks as it is: it is not attached")
+        raise ValueError(f"repopt.optim.{name} already trains the imagined blocks: do not attach it")
     inner = next((key for key, value in vars(optimizer).items() if isinstance(value, Optimizer)), None)
     if inner is not None:
         raise ValueError(f"{name} wraps another optimizer, its attribute {inner!r}: attach to that one")

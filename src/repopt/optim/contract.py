@@ -108,8 +108,8 @@ def check_reached(plan: Plan) -> None:
     name = unreached(plan)
     if name is not None:
         raise ValueError(
-            f"the weight of {name!r} is not zero at entries that no branch with a scale other than 0 reaches, so it is "
-            "no block's: call plan.init_(), zero these entries, or give the operator a branch that covers them"
+            f"the weight of {name!r} is not zero at entries that no branch with a scale other than 0 reaches, so no "
+            "block has it: call plan.init_(), zero these entries, or give the operator a branch that covers them"
         )
 
 

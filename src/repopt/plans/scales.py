@@ -232,5 +232,5 @@ def _authors_key(key: str, path: Path) -> tuple[str, str]:
         if match := pattern.fullmatch(key):
             return match.expand(operator), branch
     raise ValueError(
-        f"{str(path)!r} holds {key!r}, which is no scale of the authors' RepOpt-VGG or RepOpt-GhostNet files"
+        f"{str(path)!r} holds {key!r}, which is not a scale in the authors' RepOpt-VGG or RepOpt-GhostNet files"
     )

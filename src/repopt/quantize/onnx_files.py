@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from repopt.files import replacing
 
+_OLDEST_TORCH = "2.11"
 IMAGES, LOGITS = "images", "logits"
 # torch writes for the first of these, and knows none past the last
 OPSETS = range(18, 24)
@@ -128,11 +129,13 @@ def check_opset(opset: int | None) -> None:
 
 
 def need(*packages: str) -> None:
-    """Raises unless these packages, of the extra `int8`, can be imported."""
+    """Raises unless these packages, of the extra `int8`, can be imported, and torch is new enough for them."""
+    if torch.__version__ < _OLDEST_TORCH:
+        raise ImportError(f"INT8 and ONNX need torch {_OLDEST_TORCH} or newer, and this is {torch.__version__}")
     for package in packages:
         try:
             importlib.import_module(package)
         except ModuleNotFoundError as error:
             raise ImportError(
-                f"ONNX files need {package}, which is not installed: pip install 'repopt[int8]'"
+                f"INT8 and ONNX need {package}, which is not installed: pip install 'repopt[int8]'"
             ) from error

@@ -24,7 +24,8 @@ from repopt.quantize.setting import Int8
 from repopt.quantize.timing import SPEEDS, Timing, measure_speed
 from repopt.train.distributed import World
 from repopt.train.recipe import Recipe
-from repopt.train.runs import Trained, image_format, load_run, read_json, run_data, run_recipe
+from repopt.train.records import read_info
+from repopt.train.runs import Trained, image_format, load_run, run_data, run_recipe
 from repopt.train.step import evaluate
 
 Int8Method = Literal["ptq", "qat"]
@@ -140,7 +141,7 @@ def quantize_run(
     run, job, device = Path(run), job or QuantizeJob(), device or _CPU
     out = run / "int8" if out is None else Path(out)
     if out.exists():
-        raise ValueError(f"there is {str(out)!r} already: give another --out")
+        raise ValueError(f"{str(out)!r} already exists: give another --out")
     prepared = _prepare(run, job)
     say = Console(stderr=True, quiet=quiet, style="dim", highlight=False).print
     allow_tf32(False)  # both models in float32
@@ -191,7 +192,7 @@ def _about(run: Path, job: QuantizeJob, prepared: _Prepared) -> dict[str, Any]:
     return {
         "run": str(run),
         "model": prepared.trained.config["model"],
-        "trained_by": read_json(run, "run.json")["method"],
+        "trained_by": read_info(run).method,
         "epochs": recipe.epochs,
         "kernel": recipe.kernel,
         "seed": recipe.seed,
@@ -280,5 +281,4 @@ def _weight_bytes(model: nn.Module) -> int:
 def _check_installed(setting: Int8) -> None:
     """Now, rather than after minutes of training."""
     with quiet_torchao():
-        if setting.backend == "onnxruntime":
-            need("onnx", "onnxscript", "onnxruntime")
+        need(*(("onnx", "onnxscript", "onnxruntime") if setting.backend == "onnxruntime" else ("torchao",)))

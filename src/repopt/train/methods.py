@@ -158,7 +158,7 @@ def settled(recipe: Recipe, subject: Subject, data: DataSet, device: torch.devic
     static = alone and recipe.precision != "fp16" and can_be_captured(subject, recipe)
     if recipe.graph and not static:
         raise ValueError(
-            "only a step on one CUDA device, with data held there, another precision than fp16 and an optimizer "
+            "only a step on one CUDA device, with data held there, a precision other than fp16 and an optimizer "
             "that torch calls capturable, can be replayed as a graph: leave --graph out"
         )
     size = recipe.size or data.size

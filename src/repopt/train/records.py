@@ -196,7 +196,9 @@ def _read(folder: Path, name: str, kind: type[T]) -> T:
     try:
         return read_as(folder / name, kind)
     except FileNotFoundError as error:
-        raise ValueError(f"{str(folder)!r} is no run: it holds no {name}") from error
+        if not folder.is_dir():
+            raise ValueError(f"there is no folder {str(folder)!r}: give one that a search or training wrote") from error
+        raise ValueError(f"{str(folder)!r} is not a run folder: it has no {name}") from error
 
 
 def stages(means: Means) -> list[list[str]]:

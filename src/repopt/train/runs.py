@@ -26,7 +26,7 @@ from torch import nn
 
 from repopt.data import DataSet, EvalBatches, load_data
 from repopt.device import allow_tf32
-from repopt.files import UNFINISHED, read_as, read_lines_as, replacing
+from repopt.files import UNFINISHED, read_as, replacing
 from repopt.models import create_model
 from repopt.models.saved import read_saved
 from repopt.train.distributed import joined
@@ -119,8 +119,14 @@ class RunFolder:
             os.fsync(file.fileno())
 
     def lines(self, name: str) -> list[dict[str, Any]]:
-        """The records of a .jsonl file; a torn last line is left out."""
-        return read_lines_as(self.path / name, dict[str, Any])
+        """The records of a .jsonl file, up to the first line that is torn or broken."""
+        path, records = self.path / name, []
+        for line in path.read_text().splitlines() if path.exists() else ():
+            try:
+                records.append(json.loads(line))
+            except ValueError:
+                break
+        return records
 
     def forget_after(self, epoch: int) -> None:
         """Drops the records of later epochs, which will be trained again."""
@@ -240,8 +246,8 @@ def save_checkpoint(folder: Path, state: dict[str, Any]) -> Path:
 def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None:
     """The state that a run was left in, or None where nothing was written yet."""
     path = folder / CHECKPOINT
-    for unfinished in folder.glob(f"{UNFINISHED}*"):
-        unfinished.unlink(missing_ok=True)  # of a process that was killed while it wrote
+    for name in ("run.json", "recipe.json", *_RESULTS):  # of a process that was killed while it wrote
+        (folder / f"{UNFINISHED}{name}").unlink(missing_ok=True)
     if not path.exists():
         return None
     try:

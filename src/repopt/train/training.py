@@ -21,10 +21,11 @@ from repopt.plans.planning import ScalesLike, plan
 from repopt.plans.scales import Scales
 from repopt.train.distributed import World, joined
 from repopt.train.loop import Trainer
-from repopt.train.methods import Method, Subject, counterpart, make_subject
+from repopt.train.methods import METHODS, Method, Subject, counterpart, make_subject
 from repopt.train.progress import Clock
 from repopt.train.recipe import Recipe, on_cuda_unless_given
-from repopt.train.runs import CHECKPOINT, RunFolder, read_json, run_recipe
+from repopt.train.records import read_info
+from repopt.train.runs import CHECKPOINT, RunFolder, run_recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +113,8 @@ def build(job: Job, data: DataSet, device: torch.device) -> Subject:
     """The job's subject, drawn from the recipe's seed, on the device."""
     if job.model not in list_models() and Path(job.model).is_dir():
         raise ValueError(
-            f"{job.model!r} is a folder, and a run is of a model by its name: give --model the name, and --weights the "
-            "folder's model.safetensors"
+            f"{job.model!r} is a folder, but --model takes a model's name: give the name, and --weights the folder's "
+            "model.safetensors"
         )
     torch.manual_seed(job.recipe.seed)
     model = create_model(counterpart(job.model, job.method), kernel=job.recipe.kernel, **_options(job, data))
@@ -127,22 +128,31 @@ def build(job: Job, data: DataSet, device: torch.device) -> Subject:
 
 def _recorded(job: Job, out: Path) -> Job:
     """The job that a run folder was started with."""
-    run, recipe = read_json(out, "run.json"), run_recipe(out)
+    run, recipe = read_info(out), run_recipe(out)
     scales = out / "scales.safetensors"
     # without a checkpoint the run starts over, from the weights that it was given
-    weights = None if run["weights"] is None or (out / CHECKPOINT).exists() else Path(run["weights"])
+    weights = None if run.weights is None or (out / CHECKPOINT).exists() else Path(run.weights)
     return dataclasses.replace(
         job,
-        method=run["method"],
-        model=run["model"],
-        data=run["data"],
-        limit=run["limit"],
-        broken=run["broken"],
-        options=tuples(run["options"]),
+        method=_known_method(run.method, out),
+        model=run.model,
+        data=run.data,
+        limit=run.limit,
+        broken=run.broken,
+        options=tuples(run.options),
         recipe=recipe,
         weights=weights,
-        scales=Scales.load(scales) if scales.exists() and run["method"] != "search" else None,
+        scales=Scales.load(scales) if scales.exists() and run.method != "search" else None,
     )
+
+
+def _known_method(method: str, out: Path) -> Method:
+    known = next((each for each in METHODS if each == method), None)
+    if known is None:
+        raise ValueError(
+            f"the run in {str(out)!r} has the method {method!r}, which this version of repopt does not have"
+        )
+    return known
 
 
 def _info(job: Job, data: DataSet, subject: Subject, device: torch.device, world: World) -> dict[str, Any]:
@@ -213,7 +223,7 @@ def _write_model(job: Job, data: DataSet, trainer: Trainer, folder: RunFolder) -
 
 
 def _check_data(data: DataSet, folder: RunFolder | None) -> None:
-    if folder is not None and data.digest != folder.read("run.json")["data_digest"]:
+    if folder is not None and data.digest != read_info(folder.path).data_digest:
         raise ValueError(
             f"{data.name!r} holds other images than when the run in {str(folder.path)!r} was started: bring them back, "
             "or start another run"
