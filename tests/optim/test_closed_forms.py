@@ -108,7 +108,7 @@ def test_they_are_not_copied_or_pickled(copying):
 
 def test_they_are_not_attached():
     net, plan, _ = twins()
-    with pytest.raises(ValueError, match=r"repopt\.optim\.AdamW trains the imagined blocks as it is"):
+    with pytest.raises(ValueError, match=r"repopt\.optim\.AdamW already trains the imagined blocks"):
         repopt.attach(closed_adamw(net.parameters(), plan), plan)
 
 

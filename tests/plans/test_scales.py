@@ -142,7 +142,7 @@ def foreign_files(folder):
         ("empty.pth", "it may be corrupt"),
         ("text.pth", "it may be corrupt"),
         ("module.pth", "not a PyTorch file that holds tensors alone"),
-        ("weights.pth", r"holds 'conv\.weight', which is no scale"),
+        ("weights.pth", r"holds 'conv\.weight', which is not a scale"),
         ("list.pth", "does not hold a dictionary of scales"),
         ("nothing.pth", "does not hold a dictionary of scales"),
         ("number.pth", "holds no tensor at 'stage0"),

@@ -254,7 +254,7 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(run, tmp_path, capf
 
 def test_a_folder_that_is_there_is_not_overwritten(run, tmp_path):
     (tmp_path / "int8").mkdir()
-    with pytest.raises(ValueError, match=r"there is '.*int8' already: give another --out"):
+    with pytest.raises(ValueError, match=r"int8' already exists: give another --out"):
         quantize_run(run, out=tmp_path / "int8")
     assert not list((tmp_path / "int8").iterdir())
 
