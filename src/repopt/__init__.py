@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# packages that are loaded as attributes, too
-_ROOMS = {"algebra", "bench", "data", "export", "models", "optim", "plans", "quantize", "report", "surgery", "train"}
-_ROOMS |= {"verification"}
+# packages that can be reached as attributes, without an import of their own
+_ROOMS = (
+    *("algebra", "bench", "data", "export", "models", "optim", "plans", "quantize", "report", "surgery", "train"),
+    "verification",
+)
 
-# public name -> the module that has it; `optim` is a package
+# public name -> the module that has it
 _HOMES = {
     "Conv": "algebra.branches",
     "Handle": "optim.attachment",
@@ -48,13 +50,12 @@ _HOMES = {
     "extract_scales": "surgery.conversion",
     "list_models": "models",
     "merge": "surgery.conversion",
-    "optim": "",
     "plan": "plans.planning",
     "search_model": "surgery.conversion",
     "verify": "verification.equality",
 }
 
-__all__ = list(_HOMES)
+__all__ = [*_HOMES, "optim"]
 
 
 def __getattr__(name: str) -> Any:

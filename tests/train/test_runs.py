@@ -1,5 +1,7 @@
 """A run's folder is held by one process, and nothing in it is lost."""
 
+import json
+
 import pytest
 
 from repopt.train.runs import RunFolder
@@ -9,7 +11,7 @@ def test_a_new_folder_is_made_with_its_parents(tmp_path):
     folder = RunFolder(tmp_path / "a" / "b")
     folder.write("recipe.json", {"epochs": 3})
     folder.close()
-    assert folder.read("recipe.json") == {"epochs": 3}
+    assert json.loads((folder.path / "recipe.json").read_text()) == {"epochs": 3}
 
 
 def test_a_folder_is_held_until_it_is_closed(tmp_path):

@@ -26,7 +26,7 @@ from torch import nn
 
 from repopt.data import DataSet, EvalBatches, load_data
 from repopt.device import allow_tf32
-from repopt.files import UNFINISHED, read_as, replacing
+from repopt.files import UNFINISHED, replacing
 from repopt.models import create_model
 from repopt.models.saved import read_saved
 from repopt.train.distributed import joined
@@ -107,9 +107,6 @@ class RunFolder:
         """Writes a JSON file in one move."""
         with replacing(self.path / name) as path:
             path.write_text(json.dumps(content, indent=2) + "\n")
-
-    def read(self, name: str) -> dict[str, Any]:
-        return read_as(self.path / name, dict[str, Any])
 
     def append(self, name: str, record: Mapping[str, Any]) -> None:
         """Appends a line to a .jsonl file."""
