@@ -30,7 +30,8 @@ def has_triton() -> bool:
 
 
 def takes_kernels(tensor: Tensor) -> bool:
-    return tensor.device.type == "cuda" and has_triton()
+    """Whether Triton kernels run on a tensor's device: a GPU, or a CPU with Triton's interpreter."""
+    return has_triton() and (tensor.is_cuda or os.environ.get("TRITON_INTERPRET") == "1")
 
 
 def allow_tf32(allowed: bool) -> None:

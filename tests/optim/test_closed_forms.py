@@ -11,8 +11,8 @@ from torch import nn
 
 import repopt
 from repopt import Conv, Identity
-from repopt.optim import adam
-from repopt.optim.closed_form import RepOptimizer
+from repopt.optim import RepOptimizer, adam
+from repopt.optim.closed_form import ClosedForm
 from repopt.verification.cases import mixed_sign_scales
 from side_by_side import EXACT, adamw, apart, closed_adamw, loss_of, train, twins
 
@@ -58,19 +58,16 @@ def part_from(monkeypatch, attribute, owner, wrong):
 
 def test_signed_instead_of_absolute_scales_part_the_models(monkeypatch):
     """s^2 m / (s root + eps): a negative scale turns the step around."""
-    right = RepOptimizer._branches_of
+    right = ClosedForm.factors
 
-    def signed(self, name, param):
-        branches = right(self, name, param)
-        if branches is None:
-            return None
-        signs = [constant.sign().to(param) for constant in self.plan.constants(name).values()]
+    def signed(self, name, like, rows):
+        signs = [constant.sign().to(like) for constant in self.plan.constants(name).values()]
         return [
             replace(entries, values=entries.values * sign.view(entries.values.shape))
-            for entries, sign in zip(branches, signs, strict=True)
+            for entries, sign in zip(right(self, name, like, rows), signs, strict=True)
         ]
 
-    assert part_from(monkeypatch, "_branches_of", RepOptimizer, signed) > 1e-2
+    assert part_from(monkeypatch, "factors", ClosedForm, signed) > 1e-2
 
 
 def test_an_eps_outside_the_sum_parts_the_models(monkeypatch):
@@ -193,6 +190,5 @@ def test_a_model_converted_between_steps_is_trained_in_its_new_precision():
     for state in optimizer.state.values():
         state.update({key: value.double() for key, value in state.items() if key != "step"})
     train(net, optimizer, 1)
-    assert {entries.values.dtype for branches in optimizer._branches.values() for entries in branches} == {
-        torch.float64
-    }
+    factors = [factors for _, pieces in optimizer._form._arranged.one_by_one for _, factors in pieces if factors]
+    assert {entries.values.dtype for branches in factors for entries in branches} == {torch.float64}

@@ -1,6 +1,7 @@
 """The Rule of Iteration on the grad route: after any number of steps, plain operator and real block are equal."""
 
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import nn
 
 import repopt
 from repopt import Conv, Identity, Scales
-from repopt.algebra.multiplier import Multiplier
+from repopt.optim.closed_form import ClosedForm
 from side_by_side import EXACT, apart, backward, sgd, train, twins
 
 
@@ -46,14 +47,14 @@ def test_any_shape_sign_and_hyper_parameter(data):
 
 
 def wrong_multiplier(change):
-    """A plan's multiplier with its taps changed."""
-    right = repopt.Plan.multiplier_of
+    """The multiplier of an operator with its taps changed."""
+    right = ClosedForm.factors
 
-    def multiplier(self, name, weight, degree=1):
-        found = right(self, name, weight, degree)
-        return Multiplier(shape=found.shape, taps=change(self, name, found), diagonals=found.diagonals)
+    def factors(self, name, like, rows):
+        found = right(self, name, like, rows)
+        return replace(found, taps=change(self.plan, name, found))
 
-    return multiplier
+    return factors
 
 
 def signed(plan, name, found):
@@ -63,13 +64,13 @@ def signed(plan, name, found):
 
 def even(plan, name, found):
     """The right mean everywhere: dense, but blind to the branches."""
-    return found.taps.mean(dim=(2, 3), keepdim=True).expand_as(found.taps)
+    return found.taps.mean(dim=(2, 3), keepdim=True).expand_as(found.taps).contiguous()
 
 
 @pytest.mark.parametrize("change", [signed, even])
 def test_with_a_wrong_multiplier_the_models_part(change, monkeypatch):
     net, plan, twin = twins()
-    monkeypatch.setattr(repopt.Plan, "multiplier_of", wrong_multiplier(change))
+    monkeypatch.setattr(ClosedForm, "factors", wrong_multiplier(change))
     ours = sgd(net.parameters())
     repopt.attach(ours, plan)
     train(net, ours, 20)
@@ -84,42 +85,127 @@ def test_without_attach_the_models_part():
     assert apart(net, twin) > 1e-2
 
 
-@pytest.mark.parametrize("implementation", [{"foreach": False}, {"foreach": True}, {"fused": True}])
-def test_a_second_step_on_the_same_gradient_is_refused(implementation):
-    net, plan, _ = twins()
-    ours = sgd(net.parameters(), **implementation)
+def asgd(params):
+    return torch.optim.ASGD(params, lr=0.05, weight_decay=0.01, t0=2)
+
+
+def both(make):
+    """A plain net at work on its plan and the real blocks, each with its optimizer."""
+    net, plan, twin = twins()
+    ours = make(net.parameters())
     repopt.attach(ours, plan)
+    return (net, ours), (twin, make(twin.parameters()))
+
+
+@pytest.mark.parametrize("make", [sgd, lambda params: sgd(params, fused=True), asgd])
+def test_two_steps_on_one_gradient_are_those_of_the_block(make):
+    pairs = both(make)
+    for model, optimizer in pairs:
+        for step in range(10):
+            optimizer.zero_grad()
+            backward(model, step)
+            optimizer.step()
+            optimizer.step()
+    assert apart(pairs[0][0], pairs[1][0]) <= EXACT
+
+
+@pytest.mark.parametrize("make", [sgd, asgd])
+@pytest.mark.parametrize("zeroed", [True, False])
+def test_an_operator_left_out_of_a_step_is_that_of_the_block(make, zeroed):
+    """Its gradient is gone, or is still that of the step before."""
+    pairs = both(make)
+    for model, optimizer in pairs:
+        for step in range(10):
+            if zeroed or step % 2 == 0:
+                optimizer.zero_grad()
+                backward(model, step)
+            if zeroed and step % 2:
+                for param in model[3].parameters():
+                    param.grad = None
+            optimizer.step()
+    assert apart(pairs[0][0], pairs[1][0]) <= EXACT
+
+
+@pytest.mark.parametrize("make", [sgd, lambda params: sgd(params, foreach=True), asgd])
+def test_a_gradient_after_a_step_is_what_the_step_was_handed(make):
+    (net, ours), _ = both(make)
     backward(net)
+    before = [param.grad.clone() for param in net.parameters()]
     ours.step()
-    with pytest.raises(RuntimeError, match="the gradient of '0' was multiplied for an earlier step"):
-        ours.step()
-    train(net, ours, 1)
+    assert all(torch.equal(param.grad, grad) for param, grad in zip(net.parameters(), before, strict=True))
 
 
-def test_a_dead_channel_does_not_hide_a_second_step():
-    """The first channel of the first operator has no gradient, or the whole of it has none."""
-    for dead in (slice(0, 1), slice(None)):
-        net, plan, _ = twins()
-        ours = sgd(net.parameters())
-        repopt.attach(ours, plan)
-        backward(net)
-        net[0].weight.grad[dead] = 0
-        ours.step()
-        with pytest.raises(RuntimeError, match="was multiplied for an earlier step"):
-            ours.step()
+def test_a_step_that_fails_leaves_everything_for_the_next():
+    pairs = both(sgd)
+    for model, optimizer in pairs:
+        backward(model)
+        lr = optimizer.param_groups[0]["lr"]
+        optimizer.param_groups[0]["lr"] = None
+        with pytest.raises(TypeError):
+            optimizer.step()
+        optimizer.param_groups[0]["lr"] = lr
+        train(model, optimizer, 5)
+    assert apart(pairs[0][0], pairs[1][0]) <= EXACT
 
 
-def test_a_step_after_a_failed_one_is_refused_until_there_is_a_new_gradient():
+def test_an_attached_optimizer_stays_what_it_was():
+    """Its class, its options and its state are torch's: only the numbers in the buffer are the block's."""
+    (net, ours), (_, theirs) = both(sgd)
+    train(net, ours, 2)
+    assert type(ours) is torch.optim.SGD
+    assert {key for state in ours.state.values() for key in state} == {"momentum_buffer"}
+    assert set(ours.param_groups[0]) - {"repopt"} == set(theirs.param_groups[0])
+
+
+def test_parameters_outside_the_plan_may_be_sparse_or_complex():
     net, plan, _ = twins()
-    ours = sgd(net.parameters())
+    table = nn.Embedding(4, 4, sparse=True, dtype=torch.float64)
+    phase = nn.Parameter(torch.ones(3, dtype=torch.cdouble))
+    ours = torch.optim.SGD([*net.parameters(), *table.parameters(), phase], lr=0.5, momentum=0.9)
     repopt.attach(ours, plan)
-    backward(net)
-    ours.param_groups[0]["momentum"] = None
-    with pytest.raises(TypeError):
+    before = table.weight.detach().clone()
+    for _ in range(2):
+        ours.zero_grad()
+        (table(torch.tensor([1])).sum() + phase.real.sum()).backward()
+        backward(net)
         ours.step()
-    ours.param_groups[0]["momentum"] = 0.9
-    with pytest.raises(RuntimeError, match="was multiplied for an earlier step"):
+    assert torch.equal(table.weight[2], before[2])
+    torch.testing.assert_close(table.weight[1], before[1] - 0.5 * (1 + 1.9))
+    torch.testing.assert_close(phase.detach(), torch.full((3,), 1 - 0.5 * 2.9 + 0j, dtype=torch.cdouble))
+
+
+def adamw(params):
+    return torch.optim.AdamW(params, lr=0.01, eps=1e-3)
+
+
+@pytest.mark.parametrize("make", [sgd, asgd, adamw])
+def test_max_norm_clips_as_torch_clips_the_blocks(make):
+    net, plan, twin = twins()
+    ours, theirs = make(net.parameters()), make(twin.parameters())
+    repopt.attach(ours, plan, max_norm=0.5)
+    clipped = []
+    for step in range(10):
+        for model, optimizer in ((net, ours), (twin, theirs)):
+            optimizer.zero_grad()
+            backward(model, step)
+        before = [param.grad.clone() for param in net.parameters()]
+        clipped.append(float(torch.nn.utils.clip_grad_norm_(twin.parameters(), 0.5)) > 0.5)
         ours.step()
+        theirs.step()
+        assert all(torch.equal(param.grad, grad) for param, grad in zip(net.parameters(), before, strict=True))
+    assert any(clipped)
+    assert apart(net, twin) <= EXACT
+
+
+def test_a_compiled_step_is_the_step():
+    (net, ours), (twin, theirs) = both(sgd)
+    for model, optimizer in ((net, ours), (twin, theirs)):
+        step = torch.compile(optimizer.step, backend="eager") if model is net else optimizer.step
+        for number in range(4):
+            optimizer.zero_grad()
+            backward(model, number)
+            step()
+    assert apart(net, twin) <= EXACT
 
 
 def test_gradients_are_not_kept_alive():
@@ -131,30 +217,6 @@ def test_gradients_are_not_kept_alive():
     grad = weakref.ref(net[3].weight.grad)
     ours.zero_grad(set_to_none=True)
     assert grad() is None
-
-
-def test_a_gradient_written_without_a_new_version_is_a_new_one():
-    """As the replay of a CUDA graph does, or whoever writes into its memory."""
-    net, plan, _ = twins()
-    ours = sgd(net.parameters())
-    repopt.attach(ours, plan)
-    backward(net)
-    ours.step()
-    version = net[0].weight.grad._version
-    for param in net.parameters():
-        param.grad.numpy()[...] = 1.0
-    assert net[0].weight.grad._version == version
-    ours.step()
-
-
-def test_a_step_on_zeroed_gradients_is_fine():
-    net, plan, _ = twins()
-    ours = sgd(net.parameters())
-    repopt.attach(ours, plan)
-    backward(net)
-    ours.step()
-    ours.zero_grad(set_to_none=False)
-    ours.step()
 
 
 def test_a_model_converted_after_attach_is_trained_in_its_new_precision():

@@ -40,6 +40,17 @@ def local_rows(tensor: Tensor) -> tuple[Tensor, range | None]:
     return local, range(first, first + local.shape[0])
 
 
+def like_shard(tensor: Tensor, local: Tensor) -> Tensor:
+    """Rows held here as a tensor that is distributed as another one is."""
+    if not is_sharded(tensor):
+        return local
+    from torch.distributed.tensor import DTensor
+
+    return DTensor.from_local(
+        local, tensor.device_mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
+    )
+
+
 def shard_group(tensor: Tensor) -> "ProcessGroup | None":
     """The ranks over which a tensor's rows are sharded; None where every rank holds all of them."""
     if not is_sharded(tensor):

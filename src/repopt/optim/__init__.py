@@ -1,7 +1,8 @@
 """Closed forms: optimizers that train the imagined blocks in their own step, with one set of moments."""
 
 from repopt.optim.adam import Adam, AdamW
-from repopt.optim.closed_form import RepOptimizer
 from repopt.optim.lion import Lion
+from repopt.optim.rep_optimizer import RepOptimizer
+from repopt.optim.sgd import SGD
 
-__all__ = ["Adam", "AdamW", "Lion", "RepOptimizer"]
+__all__ = ["SGD", "Adam", "AdamW", "Lion", "RepOptimizer"]

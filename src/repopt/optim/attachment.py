@@ -6,22 +6,26 @@ CSLA block + regular optimizer = single operator + optimizer with GR            
 from collections.abc import Mapping
 from typing import Literal
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from repopt.optim.branch_route import BranchRoute
-from repopt.optim.closed_form import RepOptimizer, refuse_copy
+from repopt.optim.clipping import check_max_norm
 from repopt.optim.contract import (
     check_held,
     check_reached,
     fingerprint,
+    refuse_copy,
     refuse_other_state,
     stamping,
     unreached,
     unstamp_,
 )
 from repopt.optim.grad_route import GradRoute
+from repopt.optim.rep_optimizer import RepOptimizer
 from repopt.optim.rules import RULES, rule_of
+from repopt.optim.sgd import SGDRoute
 from repopt.plans.planning import Plan, check_plan
 
 Route = Literal["auto", "grad", "branch"]
@@ -35,6 +39,7 @@ def attach(
     route: Route = "auto",
     allow_inexact: bool = False,
     kernels: Mapping[str, Mapping[str, Tensor]] | None = None,
+    max_norm: float | None = None,
 ) -> "Handle":
     """Makes an optimizer train a plan's operators as the blocks that they imagine.
 
@@ -46,6 +51,8 @@ def attach(
         allow_inexact: let the grad route through for a rule for which it is not exact.
         kernels: the block's own kernels, as `plan.init_()` returns them, for rules that look at the weights on the
             branch route; without them the split of least norm.
+        max_norm: clip the gradients of all parameters to this norm, inside the step: that of the imagined blocks, which
+            `torch.nn.utils.clip_grad_norm_` and frameworks that call it cannot know. Leave their clipping off then.
 
     Returns:
         A handle: `.route`, `.exact`, `.detach()`.
@@ -64,6 +71,8 @@ def attach(
         raise TypeError(f"attach takes a torch optimizer first and the plan second, not a {type(optimizer).__name__}")
     if route not in {"auto", "grad", "branch"}:
         raise ValueError(f"route is 'auto', 'grad' or 'branch', not {route!r}")
+    if max_norm is not None:
+        check_max_norm(max_norm)
     if hasattr(optimizer, _ATTRIBUTE):
         raise ValueError("this optimizer is attached to a plan already: call detach() on its handle first")
     _check_attachable(optimizer)
@@ -74,10 +83,12 @@ def attach(
     else:
         check_reached(plan)
     with stamping(optimizer, fingerprint(plan, chosen)):
+        if type(optimizer) is torch.optim.SGD and chosen == "grad":
+            return Handle(optimizer, SGDRoute(optimizer, plan, max_norm), exact=exact)
         if chosen == "grad":
-            return Handle(optimizer, GradRoute(optimizer, plan), exact=exact)
+            return Handle(optimizer, GradRoute(optimizer, plan, max_norm), exact=exact)
         _check_shapes(optimizer, plan)
-        return Handle(optimizer, BranchRoute(optimizer, plan, kernels), exact=exact)
+        return Handle(optimizer, BranchRoute(optimizer, plan, kernels, max_norm), exact=exact)
 
 
 class Handle:
@@ -88,7 +99,7 @@ class Handle:
         exact: whether the training equals the imagined block's.
     """
 
-    def __init__(self, optimizer: Optimizer, route: GradRoute | BranchRoute, *, exact: bool) -> None:
+    def __init__(self, optimizer: Optimizer, route: SGDRoute | GradRoute | BranchRoute, *, exact: bool) -> None:
         self.route = route.name
         self.exact = exact
         self._route = route
@@ -125,7 +136,7 @@ def _check_attachable(optimizer: Optimizer) -> None:
     if not hasattr(optimizer, "_optimizer_step_pre_hooks") or not hasattr(type(optimizer).step, "hooked"):
         raise ValueError(f"{name} does not run torch's step hooks, so it cannot be attached")
     if any(group.get("differentiable") for group in optimizer.param_groups):
-        raise ValueError(f"{name}(differentiable=True) cannot be attached: gradients are changed in place")
+        raise ValueError(f"{name}(differentiable=True) cannot be attached: its steps are not followed by autograd")
     outside = next((verb for verb in ("train", "first_step") if callable(getattr(optimizer, verb, None))), None)
     if outside is not None:
         raise ValueError(

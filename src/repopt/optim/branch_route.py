@@ -35,7 +35,11 @@ class BranchRoute:
     name = "branch"
 
     def __init__(
-        self, optimizer: Optimizer, plan: Plan, kernels: Mapping[str, Mapping[str, Tensor]] | None = None
+        self,
+        optimizer: Optimizer,
+        plan: Plan,
+        kernels: Mapping[str, Mapping[str, Tensor]] | None = None,
+        max_norm: float | None = None,
     ) -> None:
         self.plan = plan
         self._planned = PlannedWeights(plan)

@@ -6,6 +6,7 @@ Scaling g by the coefficient scales every branch's gradient by it, so what follo
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -31,28 +32,53 @@ def clip_grad_norm_(plan: Plan, max_norm: float, error_if_nonfinite: bool = Fals
         The norm before clipping: of the imagined blocks' gradients and of the model's others.
     """
     check_plan(plan)
-    if not max_norm >= 0:
-        raise ValueError(f"max_norm must be at least 0, not {max_norm}")
+    check_max_norm(max_norm)
     names = {id(module.weight): name for name, module in plan.modules().items()}
-    grads = [(param, param.grad) for param in plan.model.parameters() if param.grad is not None]
-    if not grads:
+    found = [(param, local_rows(param.grad)[0]) for param in plan.model.parameters() if param.grad is not None]
+    if not found:
         return torch.zeros(())
-    whole: list[Tensor] = []
-    sharded: dict[Any, list[Tensor]] = defaultdict(list)
-    for param, grad in grads:
-        local = local_rows(grad)[0]
-        name = names.get(id(param))
-        squares = _squared_norm(local) if name is None else plan.multiplier_of(name, param).squared_norm(local)
-        ranks = shard_group(grad)
-        (whole if ranks is None else sharded[ranks]).append(squares)
-    total = _total(whole, sharded).sqrt()
+    total = block_norm(plan, [(param, grad, names.get(id(param))) for param, grad in found])
     if error_if_nonfinite and not total.isfinite():
         raise RuntimeError(f"the total norm of the gradients is {total.item()}, so they cannot be clipped")
-    coefficient = (max_norm / (total + 1e-6)).clamp(max=1.0)
-    for _, grad in grads:
-        local = local_rows(grad)[0]
-        local.mul_(coefficient.to(local.device))
+    coefficient = _coefficient(total, max_norm)
+    for _, grad in found:
+        grad.mul_(coefficient.to(grad.device))
     return total
+
+
+def check_max_norm(max_norm: float) -> None:
+    if not max_norm >= 0:
+        raise ValueError(f"max_norm must be at least 0, not {max_norm}")
+
+
+def clip_coefficient(
+    plan: Plan, found: Sequence[tuple[Tensor, Tensor, str | None]], max_norm: float, grad_scale: Tensor | None
+) -> Tensor:
+    """What clips gradients to a norm, without a look at it from the host.
+
+    Args:
+        plan: a plan with scales.
+        found: each parameter with the rows held here of its gradient, and with its operator's name if it is planned.
+        max_norm: the largest norm that is left as it is.
+        grad_scale: what the gradients are still multiplied by, under GradScaler.
+    """
+    total = block_norm(plan, found)
+    return _coefficient(total if grad_scale is None else total / grad_scale.to(total.device), max_norm)
+
+
+def block_norm(plan: Plan, found: Sequence[tuple[Tensor, Tensor, str | None]]) -> Tensor:
+    """The norm of all gradients, those of planned weights taken as their blocks' kernels have them."""
+    whole: list[Tensor] = []
+    sharded: dict[Any, list[Tensor]] = defaultdict(list)
+    for param, grad, name in found:
+        squares = _squared_norm(grad) if name is None else plan.multiplier_of(name, param).squared_norm(grad)
+        ranks = shard_group(param)
+        (whole if ranks is None else sharded[ranks]).append(squares)
+    return _total(whole, sharded).sqrt()
+
+
+def _coefficient(total: Tensor, max_norm: float) -> Tensor:
+    return (max_norm / (total + 1e-6)).clamp(max=1.0)
 
 
 def _squared_norm(grad: Tensor) -> Tensor:

@@ -1,135 +1,299 @@
-"""What the closed forms share: a plan, its branches on the parameters held here, and the state's fingerprint."""
+"""Closed forms: a step that is the imagined blocks', taken on the plain weights, with a stock optimizer's state.
 
-from collections.abc import Callable, Iterator
-from typing import Any
+`.grad` is only read. On a GPU with Triton one launch steps all parameters of a device and dtype; elsewhere they are
+stepped one after the other, on a CPU in pieces that fit its cache. A parameter outside the plan has the factor 1.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.optimizer import ParamsT
 
 from repopt.algebra.branches import Entries, entries_of
-from repopt.algebra.sharding import local_rows
-from repopt.optim.contract import (
-    PlannedWeights,
-    check_held,
-    check_reached,
-    fingerprint,
-    refuse_other_state,
-    stamp_,
-)
-from repopt.plans.planning import Plan, check_plan
+from repopt.algebra.multiplier import Multiplier, grad_mult
+from repopt.algebra.sharding import is_sharded, local_rows
+from repopt.device import takes_kernels
+from repopt.optim.clipping import check_max_norm, clip_coefficient
+from repopt.optim.contract import PlannedWeights
+from repopt.optim.kernels.launches import Launch, Row, is_taps_last, takes
+from repopt.plans.planning import Plan
+
+# Elements that a CPU steps at once: weight, gradient, states and scratch of so many stay in its second-level cache.
+_PIECE = 1 << 16
+
+Options = dict[str, Any]
+Factors = Multiplier | list[Entries]
 
 
-class RepOptimizer(Optimizer):
-    """An optimizer that re-parameterizes in its own step.
+class Slot(NamedTuple):
+    """What the step of one parameter, or of some rows of it, works on.
 
-    Args:
-        params: parameters or param groups; they must hold every planned weight that is trained.
-        plan: a plan with scales.
-        defaults: the rule's options.
+    Attributes:
+        options: those of its param group.
+        states: the rule's, in the order of `ClosedForm.keys`.
+        factors: what multiplies it; None for a parameter outside the plan.
     """
 
-    # GradScaler leaves unscaling to the step, which then needs no look at the gradients from the host.
-    _step_supports_amp_scaling = True
+    options: Options
+    param: Tensor
+    grad: Tensor
+    states: tuple[Tensor, ...]
+    factors: Factors | None
 
-    def __init__(self, params: ParamsT, plan: Plan, defaults: dict[str, Any]) -> None:
-        check_plan(plan)
-        _check_options(**defaults)
-        super().__init__(params, defaults)
+
+class ClosedForm:
+    """How a rule steps the imagined blocks.
+
+    A rule says what its state and options are, what its kernel is told, and how torch's own operations take its step.
+
+    Attributes:
+        rule: its name in the kernel.
+        route: its name in the fingerprint of a state.
+        degree: of the rule in the gradient, where the scales of all branches add up to one multiplier; None where each
+            branch has a term of its own.
+    """
+
+    rule: str
+    route: str
+    degree: float | None = None
+
+    def __init__(self, plan: Plan, max_norm: float | None = None) -> None:
+        if max_norm is not None:
+            check_max_norm(max_norm)
         self.plan = plan
+        self._max_norm = max_norm
         self._planned = PlannedWeights(plan)
-        self._branches: dict[str, list[Entries]] = {}
-        check_held(self, self.plan)
-        check_reached(self.plan)
-        stamp_(self, fingerprint(self.plan, f"closed-{type(self).__name__}"))
-        self.register_load_state_dict_pre_hook(refuse_other_state)
-        self.__dict__["__reduce_ex__"] = refuse_copy
+        self._arranged: _Arrangement | None = None
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Takes one step.
+    # what a rule is
 
-        Args:
-            closure: evaluates the model anew and returns the loss.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        gate = self._gate()
-        if gate is not None:
-            names = {id(weight): name for name, weight in self._planned.held_by(self).items()}
-            for group in self.param_groups:
-                self._step_group(group, names, gate)
-        return loss
+    def check(self, options: Options) -> None:
+        """Raises for options without a closed form."""
 
-    def _step_group(self, group: dict[str, Any], names: dict[int, str], gate: float | Tensor) -> None:
+    def check_grad(self, param: Tensor, grad: Tensor) -> None:
+        """Raises for a gradient that the rule does not take."""
+        if grad.is_sparse or param.is_complex():
+            raise TypeError(f"{self.route.removeprefix('closed-')} takes real parameters with dense gradients only")
+
+    def keys(self, options: Options) -> tuple[str, ...]:
+        """The names of a parameter's states."""
         raise NotImplementedError
 
-    def _gate(self) -> float | Tensor | None:
-        """1, or 0 where GradScaler found an overflow; None for a step to be left out altogether."""
-        found_inf = getattr(self, "found_inf", None)
-        if found_inf is None:
-            return 1.0
-        if any(group.get("capturable") for group in self.param_groups):
-            return torch.eq(found_inf, 0).to(found_inf.dtype)
-        return None if found_inf.item() else 1.0
+    def new_state(self, key: str, param: Tensor, options: Options) -> Tensor:
+        return torch.zeros_like(param, memory_format=torch.preserve_format)
 
-    def _grads(self, group: dict[str, Any], gate: float | Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Each parameter of a group that has a gradient, with what the rule is to see of it."""
-        scale = getattr(self, "grad_scale", None)
-        for param in group["params"]:
-            if param.grad is None:
-                continue
-            if param.grad.is_sparse or param.is_complex():
-                raise TypeError(f"{type(self).__name__} takes real parameters with dense gradients only")
-            grad = local_rows(param.grad)[0]
-            if scale is not None:
-                grad = grad / scale.to(grad.device)
-            if isinstance(gate, Tensor):
-                grad = torch.where(gate.to(grad.device) > 0, grad, 0)
-            yield param, -grad if group["maximize"] else grad
+    def flags(self, options: Options) -> dict[str, bool]:
+        """What the kernel is compiled for; groups that differ here take several launches."""
+        return {}
 
-    def _branches_of(self, name: str | None, param: Tensor) -> list[Entries] | None:
-        """The branches of a planned weight with the sizes |s_b| of their scales; None for any other parameter."""
-        if name is None:
-            return None
-        local, rows = local_rows(param)
-        known = self._branches.get(name)
-        if known is None or known[0].values.device != local.device or known[0].values.dtype != local.dtype:
-            sizes = {branch: constant.abs() for branch, constant in self.plan.constants(name).items()}
-            known = self._branches[name] = entries_of(self.plan.blocks[name].branches, sizes, local, rows)
-        return known
+    def numbers(self, options: Options) -> tuple[float | Tensor, ...]:
+        """What the kernel reads of a param group."""
+        raise NotImplementedError
+
+    def count_(self, rows: Sequence[Row], found_inf: Tensor | None) -> None:
+        """Counts the step, where the rule does, unless it is skipped."""
+
+    def step_(self, slot: Slot) -> None:
+        """The step in torch's own operations."""
+        raise NotImplementedError
+
+    # the step
+
+    def __call__(self, optimizer: Optimizer) -> None:
+        """Steps every parameter of an optimizer that has a gradient; compiled code calls it as it is."""
+        if torch.compiler.is_compiling():
+            torch.compiler.disable(self._step_all_)(optimizer)  # type: ignore[no-untyped-call]
+        else:
+            self._step_all_(optimizer)
+
+    def _step_all_(self, optimizer: Optimizer) -> None:
+        planned = self._planned.held_by(optimizer)
+        for options in optimizer.param_groups:
+            self.check(options)
+        params = [param for options in optimizer.param_groups for param in options["params"]]
+        stepped = [param for param in params if param.grad is not None]
+        if not stepped:
+            return
+        grads: list[Tensor] = [param.grad for param in stepped]
+        arranged = self._arranged
+        if arranged is None or not arranged.fits(optimizer, params, stepped, grads, planned):
+            arranged = self._arranged = _Arrangement(self, optimizer, params, stepped, grads, planned)
+        if arranged.sharded:
+            grads = [local_rows(grad)[0] for grad in grads]
+        grad_scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
+        clip = None
+        if self._max_norm is not None:
+            found = [(row.param, grad, row.name) for row, grad in zip(arranged.rows, grads, strict=True)]
+            clip = clip_coefficient(self.plan, found, self._max_norm, grad_scale)
+        for launch in arranged.launches:
+            self.count_(launch.rows, found_inf)
+            numbers = [self.numbers(options) for options in optimizer.param_groups]
+            launch.run([grads[index] for index in launch.places], numbers, grad_scale, found_inf, clip)
+        if arranged.one_by_one and not (found_inf is not None and found_inf.item()):
+            self.count_([row for row, _ in arranged.one_by_one], None)
+            for row, pieces in arranged.one_by_one:
+                self._step_row_(row, pieces, grads[row.place], optimizer.param_groups[row.group], grad_scale, clip)
+
+    def _step_row_(
+        self,
+        row: Row,
+        pieces: "Pieces",
+        grad: Tensor,
+        options: Options,
+        grad_scale: Tensor | None,
+        clip: Tensor | None,
+    ) -> None:
+        if grad_scale is not None:  # as torch's fused optimizers leave it
+            grad.div_(grad_scale.to(grad.device))
+        local, held = local_rows(row.param)[0], tuple(local_rows(state)[0] for state in row.states)
+        for rows, factors in pieces:
+            part, weight, states = grad, local, held
+            if rows is not None:
+                part, weight = grad[rows], local[rows]
+                states = tuple(state[rows] if state.ndim else state for state in held)
+            self.step_(Slot(options, weight, part if clip is None else part * clip.to(part), states, factors))
+
+    def factors(self, name: str, like: Tensor, rows: range | None) -> Factors:
+        """What multiplies an operator's rows in torch's own operations."""
+        block, constants = self.plan.blocks[name], self.plan.constants(name)
+        if self.degree is None:
+            sizes = {branch: constant.abs() for branch, constant in constants.items()}
+            return entries_of(block.branches, sizes, like, rows)
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        return grad_mult(block, constants, degree=self.degree, dtype=dtype, device=like.device, rows=rows)
 
     @property
     def nbytes(self) -> int:
-        """What the scales take: all that is kept beside what the stock optimizer keeps."""
-        return sum(entries.nbytes for branches in self._branches.values() for entries in branches)
+        """What is kept beside the state: what is made of the scales, and the tables of a launch."""
+        return 0 if self._arranged is None else self._arranged.nbytes
 
 
-def gated(value: float | Tensor, gate: float | Tensor, like: Tensor) -> float | Tensor:
-    """A value, or 0 where the gate is shut, in the precision of what it is used on."""
-    return value * gate.to(like) if isinstance(gate, Tensor) else value
+Pieces = list[tuple[slice | None, Factors | None]]
 
 
-def wants_foreach(group: dict[str, Any], grad: Tensor) -> bool:
-    """As the group says; where it says nothing, on CUDA."""
-    return grad.device.type == "cuda" if group["foreach"] is None else bool(group["foreach"])
+class _Arrangement:
+    """What steps share as long as they step the same parameters, with the same states, in the same layouts."""
+
+    def __init__(
+        self,
+        form: ClosedForm,
+        optimizer: Optimizer,
+        params: list[Tensor],
+        stepped: list[Tensor],
+        grads: list[Tensor],
+        planned: Mapping[str, Tensor],
+    ) -> None:
+        self._form = form
+        self._planned = planned
+        self._kinds = self._kinds_of(optimizer)
+        self._params = list(map(id, params))
+        names = {id(weight): name for name, weight in planned.items()}
+        groups = {id(param): at for at, options in enumerate(optimizer.param_groups) for param in options["params"]}
+        self.rows: list[Row] = []
+        self.one_by_one: list[tuple[Row, Pieces]] = []
+        at_once: dict[Any, list[Row]] = defaultdict(list)
+        for index, param in enumerate(stepped):
+            row, takes_launch = self._row(optimizer, index, param, groups[id(param)], names.get(id(param)))
+            self.rows.append(row)
+            local = local_rows(param)[0]
+            if takes_launch:
+                at_once[local.device, local.dtype, *self._kinds[row.group][1].items()].append(row)
+            else:
+                self.one_by_one.append((row, _pieces(form, row, local)))
+        self.launches = [
+            Launch(rows, form.plan, rule=form.rule, degree=form.degree, flags=self._kinds[rows[0].group][1])
+            for rows in at_once.values()
+        ]
+        self.sharded = any(row.rows is not None or is_sharded(row.param) for row in self.rows)
+        self._stepped = list(map(id, stepped))
+        self._state = optimizer.state
+        self._state_dicts = list(map(id, optimizer.state.values()))
+        self._own_dicts = [optimizer.state[row.param] for row in self.rows]
+        self._keys = [key for row in self.rows for key in self._kinds[row.group][0]]
+        self._dict_of_key = [own for own, row in zip(self._own_dicts, self.rows, strict=True) for _ in row.states]
+        self._states = [id(state) for row in self.rows for state in row.states]
+        self._layouts = self._layouts_of(stepped, grads)
+
+    def _row(self, optimizer: Optimizer, index: int, param: Tensor, group: int, name: str | None) -> tuple[Row, bool]:
+        """A parameter with its states, made where there are none, and whether a launch steps it."""
+        keys, options, state = self._kinds[group][0], optimizer.param_groups[group], optimizer.state[param]
+        (local, rows), grad = local_rows(param), param.grad
+        assert grad is not None
+        self._form.check_grad(param, grad)
+        for key in keys:
+            if key not in state:
+                state[key] = self._form.new_state(key, param, options)
+        takes_launch = (
+            takes_kernels(local)
+            and not grad.is_sparse
+            and takes(local, [local_rows(each)[0] for each in (grad, *(state[key] for key in keys))])
+        )
+        for key in keys:
+            if takes_launch and state[key].device != local.device:  # a count of steps that was on the host
+                state[key] = state[key].to(local.device)
+        return Row(index, group, name, param, tuple(state[key] for key in keys), rows), takes_launch
+
+    def fits(
+        self,
+        optimizer: Optimizer,
+        params: list[Tensor],
+        stepped: list[Tensor],
+        grads: list[Tensor],
+        planned: Mapping[str, Tensor],
+    ) -> bool:
+        """Whether this was arranged for such a step; asked at every step, so it is quick."""
+        return (
+            planned is self._planned
+            and list(map(id, params)) == self._params
+            and list(map(id, stepped)) == self._stepped
+            and self._kinds_of(optimizer) == self._kinds
+            and self._states_of(optimizer) == self._states
+            and self._layouts_of(stepped, grads) == self._layouts
+        )
+
+    def _kinds_of(self, optimizer: Optimizer) -> list[tuple[tuple[str, ...], dict[str, bool]]]:
+        return [(self._form.keys(options), self._form.flags(options)) for options in optimizer.param_groups]
+
+    def _states_of(self, optimizer: Optimizer) -> list[int] | None:
+        """The states that the optimizer holds now, as long as it keeps them in the same places."""
+        if optimizer.state is not self._state or list(map(id, optimizer.state.values())) != self._state_dicts:
+            return None
+        return [id(held.get(key)) for held, key in zip(self._dict_of_key, self._keys, strict=True)]
+
+    def _layouts_of(self, stepped: list[Tensor], grads: list[Tensor]) -> list[Any]:
+        """The gradients' strides and the weights' addresses: a weight that was moved or converted has another."""
+        if self.sharded:
+            stepped, grads = ([local_rows(each)[0] for each in tensors] for tensors in (stepped, grads))
+        try:
+            strides: list[Any] = list(map(Tensor.stride, grads))
+        except RuntimeError:  # a sparse one has none
+            strides = [None if grad.is_sparse else grad.stride() for grad in grads]
+        return [*strides, *map(Tensor.data_ptr, stepped)]
+
+    @property
+    def nbytes(self) -> int:
+        pieces = [factors for _, found in self.one_by_one for _, factors in found if factors is not None]
+        return sum(launch.nbytes for launch in self.launches) + sum(
+            each.nbytes if isinstance(each, Multiplier) else sum(entries.nbytes for entries in each) for each in pieces
+        )
 
 
-def refuse_copy(protocol: int) -> Any:
-    raise TypeError(
-        "an optimizer that repopt works in cannot be copied or pickled, since what ties it to its plan would be lost: "
-        "save its state_dict(), or detach() its handle first where it was attached"
-    )
-
-
-def _check_options(
-    *, lr: float | Tensor, betas: tuple[float, float], weight_decay: float, eps: float = 0.0, **_: Any
-) -> None:
-    for name, value in {"lr": float(lr), "weight_decay": weight_decay, "eps": eps}.items():
-        if not value >= 0:
-            raise ValueError(f"{name} must be at least 0, not {value}")
-    if not all(0 <= beta < 1 for beta in betas):
-        raise ValueError(f"betas must be at least 0 and below 1, not {betas}")
+def _pieces(form: ClosedForm, row: Row, local: Tensor) -> Pieces:
+    """The rows to step at once, each with its factors: all of them, or on a CPU as many as stay in its cache."""
+    whole = form.factors(row.name, local, row.rows) if row.name is not None else None
+    length = local[0].numel() if local.ndim and local.shape[0] else 0
+    cut = local.is_cpu and local.numel() > _PIECE and (local.is_contiguous() or is_taps_last(local))
+    if row.name is not None:
+        branches = form.plan.blocks[row.name].branches.values()
+        cut = cut and all(placement.fills_groups or placement.is_identity for placement in branches)
+    if not cut:
+        return [(None, whole)]
+    step, first = max(1, _PIECE // length), 0 if row.rows is None else row.rows.start
+    starts = range(0, local.shape[0], step)
+    slices = [slice(start, min(start + step, local.shape[0])) for start in starts]
+    if row.name is None:
+        return [(each, None) for each in slices]
+    return [(each, form.factors(row.name, local, range(first + each.start, first + each.stop))) for each in slices]

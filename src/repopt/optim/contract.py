@@ -9,7 +9,7 @@ Fingerprint: the multiplier is a function of the scales and is never saved. Its 
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -34,36 +34,64 @@ class PlannedWeights:
             for attribute, child in parent._modules.items()
             if child is not None
         }
-        self._modules = plan.modules()
-        self._places = {name: parents.get(id(module)) for name, module in self._modules.items()}
+        modules = plan.modules()
+        self._names = list(modules)
+        # Where each module is found, and its parameters: looked at before every step, so without a detour.
+        self._places = [parents.get(id(module)) for module in modules.values()]
+        self._modules = list(modules.values())
+        self._known: tuple[list[int], list[int]] | None = None
+        self._held: dict[str, Tensor] = {}
+        self._others: dict[str, Tensor] = {}
 
     def now(self) -> dict[str, Tensor]:
         """Every planned weight as the model has it now, by operator."""
-        return {name: self._operator(name, place).weight for name, place in self._places.items()}
+        return dict(zip(self._names, self._weights(), strict=True))
 
     def held_by(self, optimizer: Optimizer) -> dict[str, Tensor]:
-        """The planned weights that an optimizer holds.
+        """The planned weights that an optimizer holds; the same dict as long as nothing has changed.
 
         Raises:
             RuntimeError: a weight is trained and has a gradient, but the optimizer does not hold it.
         """
-        held = _held_ids(optimizer)
-        weights = self.now()
-        for name, weight in weights.items():
-            if id(weight) not in held and weight.requires_grad and weight.grad is not None:
+        weights = self._weights()
+        held = [id(param) for group in optimizer.param_groups for param in group["params"]]
+        known = held, list(map(id, weights))
+        if known != self._known:
+            self._known, ids = known, set(held)
+            found = dict(zip(self._names, weights, strict=True))
+            self._held = {name: weight for name, weight in found.items() if id(weight) in ids}
+            self._others = {name: weight for name, weight in found.items() if id(weight) not in ids}
+        for name, weight in self._others.items():
+            if weight.requires_grad and weight.grad is not None:
                 raise RuntimeError(
                     f"the weight of {name!r} is trained but is not, or no longer, a parameter of the optimizer: add it "
                     "to a param group, or make and attach a new optimizer"
                 )
-        return {name: weight for name, weight in weights.items() if id(weight) in held}
+        return self._held
 
-    def _operator(self, name: str, place: tuple[nn.Module, str] | None) -> LinearOperator:
-        if place is None:  # the model is the operator itself
-            return self._modules[name]
-        module = place[0]._modules.get(place[1])
-        if not isinstance(module, LinearOperator):
-            raise RuntimeError(f"there is no linear operator at {name!r} any more: make a new plan")
-        return module
+    def _weights(self) -> list[Tensor]:
+        modules = [
+            module if place is None else place[0]._modules.get(place[1])
+            for place, module in zip(self._places, self._modules, strict=True)
+        ]
+        for name, known, module in zip(self._names, self._modules, modules, strict=True):
+            if module is not known and not isinstance(module, LinearOperator):
+                raise RuntimeError(f"there is no linear operator at {name!r} any more: make a new plan")
+        weights = [cast(nn.Module, module)._parameters.get("weight") for module in modules]
+        for name, weight in zip(self._names, weights, strict=True):
+            if weight is None:
+                raise RuntimeError(
+                    f"the weight of {name!r} is no parameter of its module any more, since it was pruned or "
+                    "parametrized: undo that, or make a new plan without the operator"
+                )
+        return cast(list[Tensor], weights)
+
+
+def refuse_copy(protocol: int) -> Any:
+    raise TypeError(
+        "an optimizer that repopt works in cannot be copied or pickled, since what ties it to its plan would be lost: "
+        "save its state_dict(), or detach() its handle first where it was attached"
+    )
 
 
 def check_held(optimizer: Optimizer, plan: Plan) -> None:

@@ -1,45 +1,40 @@
-"""The grad route: multiply the gradient by the Grad Mult, then let the optimizer step.
+"""The grad route, for rules of degree 1 without a closed form: the optimizer steps on M * g.
 
     W'(i+1)  =  W'(i)  -  lr * M * dL/dW'(i)                                                          (Eq. 2, Eq. 3)
 
-The product is taken inside `step`, after gradients were accumulated and reduced over ranks, in place, and at most once
-for a gradient.
+The product lies in scratch memory, and `.grad` stays as it is: the step is taken by a stand-in, whose parameters share
+the memory of the weights and have the product for a gradient. Nothing of the user's optimizer is swapped.
 """
 
-import math
-import weakref
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from repopt.algebra.multiplier import Multiplier
-from repopt.algebra.sharding import local_rows
-from repopt.device import is_capturing, takes_kernels
+from repopt.algebra.sharding import like_shard, local_rows
+from repopt.optim.clipping import clip_coefficient
 from repopt.optim.contract import PlannedWeights
+from repopt.optim.product import product
 from repopt.plans.planning import Plan
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Closure = Callable[[], Any]
 
-# Multiplying a contiguous kernel by (O, 1, 3, 3) runs inner loops of 9 on a CPU. A tile of this many input channels
-# makes them long enough to vectorize.
-_TILE_CHANNELS = 16
-
 
 class GradRoute:
-    """The hooks that multiply the gradients of a plan's operators around an optimizer's step."""
+    """The hooks that hand an optimizer's step the multiplied gradients of a plan's operators."""
 
     name = "grad"
 
-    def __init__(self, optimizer: Optimizer, plan: Plan) -> None:
+    def __init__(self, optimizer: Optimizer, plan: Plan, max_norm: float | None = None) -> None:
         self.plan = plan
+        self._max_norm = max_norm
         self._planned = PlannedWeights(plan)
-        self._multipliers: dict[str, tuple[weakref.ref[Tensor], tuple[torch.device, torch.dtype], Multiplier]] = {}
-        self._done: dict[str, tuple[weakref.ref[Tensor], int]] = {}
-        self._samples: dict[str, Tensor] = {}
+        self._stand_in: Optimizer | None = None
+        self._aliases: dict[Tensor, Tensor] = {}
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -48,69 +43,79 @@ class GradRoute:
     @property
     def nbytes(self) -> int:
         """What the multipliers take."""
-        return sum(self._multiplier(name, weight).nbytes for name, weight in self._planned.now().items())
+        return sum(self.plan.multiplier_of(name, weight).nbytes for name, weight in self._planned.now().items())
 
     def detach(self, optimizer: Optimizer) -> None:
         for hook in self._hooks:
             hook.remove()
 
+    @torch.no_grad()
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
-        def multiplying(closure: Callable[[], Any]) -> Callable[[], Any]:
+        if optimizer is self._stand_in:  # a step that calls its parent's step
+            return None
+        names = {id(weight): name for name, weight in self._planned.held_by(optimizer).items()}
+        held = [param for group in optimizer.param_groups for param in group["params"]]
+        aliases: dict[Tensor, Tensor] = {
+            param: nn.Parameter(param.detach(), requires_grad=param.requires_grad)
+            for param in held
+            if id(param) in names or self._max_norm is not None
+        }
+        self._stand_in = _standing_in(optimizer, aliases)
+        self._aliases = aliases
+
+        def evaluating(closure: Closure) -> Closure:
             def evaluate() -> Any:
                 loss = closure()
-                self._multiply_(optimizer)
+                self._give_grads(optimizer, names, aliases)
                 return loss
 
             return evaluate
 
-        wrapped = with_closure(args, kwargs, multiplying)
+        args = (self._stand_in, *args[1:])
+        wrapped = with_closure(args, kwargs, evaluating)
         if wrapped is None:
-            self._multiply_(optimizer)
-        return wrapped
-
-    def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        # Some implementations use the gradient as scratch space: only what happens to it from here on makes it new.
-        self._mark({name: grad for name, (known, _) in self._done.items() if (grad := known()) is not None})
+            self._give_grads(optimizer, names, aliases)
+        return wrapped or (args, kwargs)
 
     @torch.no_grad()
-    def _multiply_(self, optimizer: Optimizer) -> None:
-        weights = self._planned.held_by(optimizer)
-        grads = {name: local_rows(weight.grad)[0] for name, weight in weights.items() if weight.grad is not None}
-        self._check_new(grads)
-        multiply_(list(grads.values()), [self._multiplier(name, weights[name]) for name in grads])
-        self._mark(grads)
+    def _give_grads(self, optimizer: Optimizer, names: Mapping[int, str], aliases: Mapping[Tensor, Tensor]) -> None:
+        """Gives each alias what the rule is to see of the gradient."""
+        whole = {param: param.grad for param in aliases if param.grad is not None}
+        found = [(param, local_rows(grad)[0], names.get(id(param))) for param, grad in whole.items()]
+        clip = None
+        if self._max_norm is not None and found:
+            clip = clip_coefficient(self.plan, found, self._max_norm, getattr(optimizer, "grad_scale", None))
+        for param, grad, name in found:
+            seen = grad if name is None else product(grad, self.plan.multiplier_of(name, param))
+            if clip is not None:
+                seen = seen * clip.to(seen)
+            aliases[param].grad = like_shard(whole[param], seen)
 
-    def _multiplier(self, name: str, weight: Tensor) -> Multiplier:
-        """The operator's Grad Mult; made anew where its weight is another one, or was moved, since the last step."""
-        found = self._multipliers.get(name)
-        if found is None or found[0]() is not weight or found[1] != (weight.device, weight.dtype):
-            place = weight.device, weight.dtype
-            found = self._multipliers[name] = weakref.ref(weight), place, self.plan.multiplier_of(name, weight)
-        return found[2]
+    def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """What the step left on the stand-in belongs to the optimizer."""
+        stand_in = self._stand_in
+        if optimizer is stand_in:
+            return
+        assert stand_in is not None
+        for group, stepped in zip(optimizer.param_groups, stand_in.param_groups, strict=True):
+            group.update({key: value for key, value in stepped.items() if key != "params"})
+        weights = {alias: param for param, alias in self._aliases.items()}
+        optimizer.state.update({weights.get(key, key): value for key, value in stand_in.state.items()})
+        kept = {"param_groups", "state"}
+        optimizer.__dict__.update({key: value for key, value in stand_in.__dict__.items() if key not in kept})
+        self._stand_in, self._aliases = None, {}
 
-    def _check_new(self, grads: dict[str, Tensor]) -> None:
-        """Refuses gradients that an earlier step multiplied.
 
-        A gradient that is the same tensor and was not written to since, as far as torch's version tells, is suspect.
-        The replay of a CUDA graph writes without a new version, and so do foreach kernels: a few values decide.
-        """
-        for name, values in self._samples.items():
-            known, version = self._done.get(name, (None, 0))
-            grad = grads.get(name)
-            if grad is None or known is None or known() is not grad or version != grad._version or is_capturing(grad):
-                continue
-            if values.any() and torch.equal(values, _few(grad)):
-                raise RuntimeError(
-                    f"the gradient of {name!r} was multiplied for an earlier step and has not changed since: call "
-                    "zero_grad() and backward() before the next step()"
-                )
-
-    def _mark(self, grads: dict[str, Tensor]) -> None:
-        self._done = {name: (weakref.ref(grad), grad._version) for name, grad in grads.items()}
-        held = [name for name, grad in grads.items() if grad.numel()]
-        ends = dict.fromkeys((*held[:1], *held[-1:]))  # a gradient that is zero tells nothing: two are asked
-        if ends and not is_capturing(grads[held[0]]):
-            self._samples = {name: _few(grads[name]) for name in ends}
+def _standing_in(optimizer: Optimizer, aliases: Mapping[Tensor, Tensor]) -> Optimizer:
+    """The same optimizer, but for the aliases in place of their parameters."""
+    stand_in: Optimizer = object.__new__(type(optimizer))
+    stand_in.__dict__.update(optimizer.__dict__)
+    stand_in.param_groups = [
+        {**group, "params": [aliases.get(param, param) for param in group["params"]]}
+        for group in optimizer.param_groups
+    ]
+    stand_in.state = defaultdict(dict, {aliases.get(param, param): state for param, state in optimizer.state.items()})
+    return stand_in
 
 
 def with_closure(args: tuple[Any, ...], kwargs: dict[str, Any], wrap: Callable[[Closure], Closure]) -> Arguments | None:
@@ -121,60 +126,3 @@ def with_closure(args: tuple[Any, ...], kwargs: dict[str, Any], wrap: Callable[[
     if len(args) > 1:
         return (args[0], wrap(closure), *args[2:]), kwargs
     return args, {**kwargs, "closure": wrap(closure)}
-
-
-def _few(grad: Tensor) -> Tensor:
-    """A copy of some entries, of channels all over the gradient: those of a dead one are zero."""
-    return grad[:: max(1, len(grad) // 16), :4].clone()
-
-
-def multiply_(grads: Sequence[Tensor], multipliers: Sequence[Multiplier]) -> None:
-    """Multiplies each gradient by its M, in place, without a tensor of its size."""
-    pairs = [(grad, each) for grad, each in zip(grads, multipliers, strict=True) if not _multiply_at_once_(grad, each)]
-    on_top = [(grad, entries) for grad, each in pairs for entries in each.diagonals]
-    reads = [entries.read(grad) for grad, entries in on_top]
-    extras = torch._foreach_mul(reads, [entries.values for _, entries in on_top]) if reads else ()
-    _multiply_by_taps_([(grad, each.taps) for grad, each in pairs])
-    views = [(read, extra) for read, extra, (_, on) in zip(reads, extras, on_top, strict=True) if on.index is None]
-    if views:
-        torch._foreach_add_([read for read, _ in views], [extra for _, extra in views])
-    for extra, (grad, entries) in zip(extras, on_top, strict=True):
-        if entries.index is not None:
-            entries.add_(grad, extra)
-
-
-def _multiply_at_once_(grad: Tensor, multiplier: Multiplier) -> bool:
-    """On a GPU with Triton, the whole product in one pass; False where this was not done."""
-    on_top = multiplier.diagonals
-    if len(on_top) > 1 or any(not entries.placement.is_identity for entries in on_top) or not takes_kernels(grad):
-        return False
-    from repopt.optim.kernels.multiply import multiply_rows_
-
-    return multiply_rows_(grad, multiplier.taps, on_top[0].values if on_top else None, multiplier.first)
-
-
-def _multiply_by_taps_(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """Multiplies gradients by (rows or 1, 1, *taps), through tiles where these are faster."""
-    tiles = [_tile(grad) for grad, _ in pairs]
-    largest = max((tile * taps.numel() for tile, (_, taps) in zip(tiles, pairs, strict=True) if tile > 1), default=0)
-    scratch: dict[torch.dtype, Tensor] = {}  # for all tiles: fresh memory for each would cost more than filling it
-    for tile, (grad, taps) in zip(tiles, pairs, strict=True):
-        if tile == 1:
-            grad.mul_(taps)
-            continue
-        if taps.dtype not in scratch:
-            scratch[taps.dtype] = taps.new_empty(largest)
-        rows, length = taps.shape[0], tile * taps[0].numel()
-        tiled = scratch[taps.dtype][: rows * length]
-        tiled.view(rows, tile, -1).copy_(taps.view(rows, 1, -1))
-        grad.view(grad.shape[0], -1, length).mul_(tiled.view(rows, 1, length))
-
-
-def _tile(grad: Tensor) -> int:
-    """How many input channels to multiply at once; 1 where that is no faster."""
-    if not grad.is_cpu or not grad.numel() or not grad.is_contiguous():
-        return 1
-    _, channels, *taps = grad.shape
-    if math.prod(taps) == 1:
-        return 1
-    return channels if channels <= _TILE_CHANNELS else math.gcd(channels, _TILE_CHANNELS)

@@ -3,17 +3,42 @@
 dW'  =  -lr * ( sum_b embed_b(|s_b|) ) * sign(beta1 m + (1 - beta1) g)  -  lr * wd * W'
 """
 
-from functools import partial
-from typing import Any
-
-import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from repopt.algebra.branches import Entries, sum_over
-from repopt.algebra.sharding import local_rows
-from repopt.optim.closed_form import RepOptimizer, gated, wants_foreach
+from repopt.algebra.multiplier import Multiplier
+from repopt.optim.closed_form import ClosedForm, Options, Slot
+from repopt.optim.product import product
+from repopt.optim.rep_optimizer import RepOptimizer
 from repopt.plans.planning import Plan
+
+
+class ClosedLion(ClosedForm):
+    """Lion's step on the imagined blocks."""
+
+    rule = "lion"
+    route = "closed-Lion"
+    degree = 0
+
+    def keys(self, options: Options) -> tuple[str, ...]:
+        return ("exp_avg",)
+
+    def numbers(self, options: Options) -> tuple[float | Tensor, ...]:
+        sign = -1.0 if options["maximize"] else 1.0
+        beta1, beta2 = options["betas"]
+        return options["lr"], options["weight_decay"], sign, 1 - beta1, 1 - beta2
+
+    def step_(self, slot: Slot) -> None:
+        lr, (beta1, beta2) = slot.options["lr"], slot.options["betas"]
+        grad = -slot.grad if slot.options["maximize"] else slot.grad
+        (mean,) = slot.states
+        update = mean.lerp(grad, 1 - beta1).sign_()
+        if isinstance(slot.factors, Multiplier):
+            update = product(update, slot.factors)
+        if slot.options["weight_decay"]:
+            slot.param.mul_(1 - lr * slot.options["weight_decay"])
+        slot.param.sub_(update.mul_(lr))
+        mean.lerp_(grad, 1 - beta2)
 
 
 class Lion(RepOptimizer):
@@ -26,8 +51,9 @@ class Lion(RepOptimizer):
         betas: weight of the moment in the step, and its decay.
         weight_decay: decoupled, applied to W' once.
         maximize: go uphill.
-        foreach: update the moments of all parameters at once; on CUDA unless said otherwise.
-        capturable: let a CUDA graph hold a step under GradScaler.
+        foreach: without effect; taken because torch's optimizers have it.
+        capturable: without effect, too: a CUDA graph can always hold the step.
+        max_norm: clip the gradients to this norm of the imagined blocks, inside the step.
 
     Example:
         >>> plan.init_()
@@ -45,6 +71,7 @@ class Lion(RepOptimizer):
         maximize: bool = False,
         foreach: bool | None = None,
         capturable: bool = False,
+        max_norm: float | None = None,
     ) -> None:
         options = {
             "lr": lr,
@@ -54,41 +81,4 @@ class Lion(RepOptimizer):
             "foreach": foreach,
             "capturable": capturable,
         }
-        super().__init__(params, plan, options)
-
-    def _step_group(self, group: dict[str, Any], names: dict[int, str], gate: float | Tensor) -> None:
-        beta1, beta2 = group["betas"]
-        params, grads, moments = [], [], []
-        for param, grad in self._grads(group, gate):
-            state = self.state[param]
-            if not state:
-                state["exp_avg"] = torch.zeros_like(param, memory_format=torch.preserve_format)
-            params.append(param)
-            grads.append(grad)
-            moments.append(local_rows(state["exp_avg"])[0])
-        if not params:
-            return
-        at_once = wants_foreach(group, grads[0]) and not isinstance(gate, Tensor)
-        means = (
-            torch._foreach_lerp(moments, grads, 1 - beta1)
-            if at_once
-            else [moment.lerp(grad, 1 - beta1) for moment, grad in zip(moments, grads, strict=True)]
-        )
-        for param, mean in zip(params, means, strict=True):
-            sign = mean.sign_()
-            branches = self._branches_of(names.get(id(param)), param)
-            update = sign if branches is None else sum_over(branches, sign, partial(_of_branch, sign))
-            local = local_rows(param)[0]
-            lr = gated(group["lr"], gate, local)
-            if group["weight_decay"]:
-                local.mul_(1 - lr * group["weight_decay"])
-            local.sub_(update.mul_(lr))
-        if at_once:
-            torch._foreach_lerp_(moments, grads, 1 - beta2)
-            return
-        for moment, grad in zip(moments, grads, strict=True):
-            moment.lerp_(grad, gated(1 - beta2, gate, moment))
-
-
-def _of_branch(sign: Tensor, entries: Entries) -> Tensor:
-    return entries.read(sign) * entries.values
+        super().__init__(params, plan, options, ClosedLion, max_norm)

@@ -1,0 +1,256 @@
+"""One launch for many tensors: the tables that tell each program of a kernel what it works on.
+
+    programs    which tensor
+    geometry    a tensor's size, its rows, channels and taps, its param group, its entries
+    entries     what multiplies a tensor: values by row and tap, and on which block diagonal of channels they lie
+    table       the addresses of all weights, gradients and states, then the numbers of each param group
+
+The table is made anew when an address or a number has changed, in fresh memory: what an earlier launch, or a captured
+graph, still reads is never written to.
+"""
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from repopt.algebra.branches import Placement
+from repopt.algebra.multiplier import grad_mult
+from repopt.algebra.sharding import is_sharded, local_rows
+from repopt.device import is_capturing
+from repopt.plans.planning import Plan
+
+BLOCK = 1024
+
+_TRITON = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+
+
+class Row(NamedTuple):
+    """A parameter that is stepped.
+
+    Attributes:
+        place: its number among all that are stepped.
+        group: the number of its param group.
+        name: of its operator; None for a parameter outside the plan.
+        rows: those that this rank holds; None for a parameter that is not sharded.
+    """
+
+    place: int
+    group: int
+    name: str | None
+    param: Tensor
+    states: tuple[Tensor, ...]
+    rows: range | None
+
+
+class Entry(NamedTuple):
+    """Factors of one tensor: values[row * row_stride + tap * tap_stride].
+
+    With a width they lie on a block diagonal: where column // width == row // height, the row counted in its group.
+    """
+
+    values: Tensor
+    row_stride: int
+    tap_stride: int
+    height: int
+    width: int
+
+
+def takes(local: Tensor, others: Sequence[Tensor]) -> bool:
+    """Whether a kernel can step a tensor: dense, and gradient and states laid out like it."""
+    dense = local.is_contiguous() or is_taps_last(local)
+    return (
+        dense
+        and 0 < local.numel() < 2**31
+        and local.dtype in _TRITON
+        and all(each.stride() == local.stride() and each.dtype == local.dtype for each in others if each.ndim)
+    )
+
+
+def is_taps_last(tensor: Tensor) -> bool:
+    """Whether a kernel lies in memory as rows, taps, channels: channels_last, of any dimension."""
+    return tensor.ndim > 2 and tensor.movedim(1, -1).is_contiguous()
+
+
+class Launch:
+    """The launch that steps some tensors of one device and dtype."""
+
+    def __init__(
+        self, rows: list[Row], plan: Plan, *, rule: str, degree: float | None, flags: Mapping[str, bool]
+    ) -> None:
+        import triton.language as tl
+
+        self.rows = rows
+        self.places = [row.place for row in rows]
+        dtype = rows[0].param.dtype
+        wide = torch.promote_types(dtype, torch.float32)
+        self._compiled_for = {
+            "ARRAYS": 2 + len(rows[0].states),
+            "RULE": rule,
+            "TYPE": getattr(tl, _TRITON[dtype]),
+            "WIDE": getattr(tl, _TRITON[wide]),
+            "BLOCK": BLOCK,
+            **flags,
+        }
+        self._words: list[int] = []
+        self._uploaded = torch.empty(0), torch.empty(0), False
+        self._kept: list[Tensor] = []  # what captured graphs read at each replay
+        values, entries = [torch.zeros(1, dtype=torch.float64)], [[0] * 5]
+        geometry: list[list[int]] = []
+        programs: list[int] = []
+        filled = 1
+        for number, row in enumerate(rows):
+            local = local_rows(row.param)[0]
+            found = [] if row.name is None else _entries(plan, row.name, degree, row.rows)
+            shape, dividers = _geometry(local, row, plan)
+            geometry.append([*shape, len(programs), len(entries), len(found), *dividers])
+            for entry in found:
+                entries.append([filled, *entry[1:]])
+                values.append(entry.values)
+                filled += len(entry.values)
+            programs += [number] * -(-local.numel() // BLOCK)
+        self._compiled_for["ENTRIES"] = max((*(each[9] for each in geometry), 1))
+        device = local_rows(rows[0].param)[0].device
+        self._values = torch.cat(values).to(device, wide)
+        self._entries = torch.tensor(entries, dtype=torch.int32, device=device)
+        self._geometry = torch.tensor(geometry, dtype=torch.int32, device=device)
+        self._programs = torch.tensor(programs, device=device).to(torch.int16 if len(rows) < 2**15 else torch.int32)
+        self._grid = (len(programs),)
+        self._params = [row.param for row in rows]
+        self._sharded = any(is_sharded(param) for param in self._params)
+        # All weights, then all gradients, then all of each state.
+        self._states = [state for states in zip(*(row.states for row in rows), strict=True) for state in states]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(
+            each.nbytes for each in (self._values, self._entries, self._geometry, self._programs, self._uploaded[0])
+        )
+
+    def run(
+        self,
+        grads: Sequence[Tensor],
+        numbers: Sequence[Sequence[float | Tensor]],
+        grad_scale: Tensor | None,
+        found_inf: Tensor | None,
+        clip: Tensor | None,
+    ) -> None:
+        """Launches the kernel.
+
+        Args:
+            grads: of the rows, in their order.
+            numbers: what the rule reads of each param group.
+            grad_scale: what GradScaler multiplied the gradients by.
+            found_inf: not 0 where they overflowed, so that nothing is to be done.
+            clip: what the gradients are to be multiplied by.
+        """
+        from repopt.optim.kernels.closed_forms import step
+
+        device = self._programs.device
+        table, scalars, aligned = self._upload(grads, numbers)
+        given = [scalars if each is None else each.to(device) for each in (grad_scale, found_inf, clip)]
+        with torch.cuda.device_of(self._programs):  # type: ignore[no-untyped-call]
+            step[self._grid](
+                self._programs,
+                self._geometry,
+                self._entries,
+                self._values,
+                table,
+                scalars,
+                *given,
+                len(self._params),
+                NUMBERS=len(numbers[0]),
+                ALIGNED=aligned,
+                SCALED=grad_scale is not None,
+                SKIPS=found_inf is not None,
+                CLIPPED=clip is not None,
+                **self._compiled_for,
+                num_warps=4,
+            )
+        torch.autograd.graph.increment_version(self._params if grad_scale is None else [*self._params, *grads])
+
+    def _upload(
+        self, grads: Sequence[Tensor], numbers: Sequence[Sequence[float | Tensor]]
+    ) -> tuple[Tensor, Tensor, bool]:
+        """The table on the device, the numbers in it, and whether all addresses are multiples of 16 bytes."""
+        device = self._programs.device
+        arrays = [*self._params, *grads, *self._states]
+        if self._sharded:
+            arrays = [local_rows(array)[0] for array in arrays]
+        words = list(map(Tensor.data_ptr, arrays))
+        flat = [each for group in numbers for each in group]
+        moving = {at: each for at, each in enumerate(flat) if isinstance(each, Tensor) and not each.is_cpu}
+        still = [0.0 if at in moving else float(each) for at, each in enumerate(flat)]
+        words += struct.unpack(f"{len(still)}q", struct.pack(f"{len(still)}d", *still))
+        capturing = is_capturing(self._programs)
+        if capturing or words != self._words:
+            pinned = torch.tensor(words, pin_memory=device.type == "cuda")
+            table = pinned.to(device, non_blocking=True)
+            aligned = not any(word % 16 for word in words[: len(arrays)])
+            uploaded = table, table[len(arrays) :].view(torch.float64), aligned
+            if capturing:
+                self._kept += [pinned, table]
+            else:
+                self._words, self._uploaded = words, uploaded
+        else:
+            uploaded = self._uploaded
+        for at, each in moving.items():
+            uploaded[1][at].copy_(each)
+        return uploaded
+
+
+def _geometry(local: Tensor, row: Row, plan: Plan) -> tuple[list[int], list[int]]:
+    """A tensor's size and layout, and what divides by its row and by its channels or taps.
+
+    Elements, those of a row and of a channel (or of a tap, where taps come first), the rows of a group (0 for a single
+    group), the first row, whether taps come first, the param group.
+    """
+    if row.name is None:
+        return [local.numel(), 1, 1, 0, 0, 0, row.group], [0, 0, 0, 0]
+    operator = plan.blocks[row.name].operator
+    taps_first = not local.is_contiguous()
+    size, inner = local[0].numel(), local.shape[1] if taps_first else local.shape[2:].numel()
+    height = operator.out_channels // operator.groups if operator.groups > 1 else 0
+    first = 0 if row.rows is None else row.rows.start
+    geometry = [local.numel(), size, inner, height, first, int(taps_first), row.group]
+    return geometry, [*_divider(size), *_divider(inner)]
+
+
+def _divider(divisor: int) -> tuple[int, int]:
+    """Factor and shift with which n // divisor == (high half of n * factor + n) >> shift, for n below 2^31."""
+    shift = (divisor - 1).bit_length()
+    factor = (((1 << shift) - divisor) << 32) // divisor + 1
+    return factor - (1 << 32) if factor >= 1 << 31 else factor, shift  # as a signed number of 32 bits
+
+
+def _entries(plan: Plan, name: str, degree: float | None, rows: range | None) -> list[Entry]:
+    """A block's factors: |s| of each branch, or the powers of all branches that fill the groups as one."""
+    block, constants = plan.blocks[name], plan.constants(name)
+    held = slice(None) if rows is None else slice(rows.start, rows.stop)
+    power = 1 if degree is None else 1 + degree
+    alone = [
+        _entry(placement, constants[branch].double().abs().pow(power), held)
+        for branch, placement in block.branches.items()
+        if degree is None or not placement.fills_groups
+    ]
+    if degree is None:
+        return alone
+    taps = grad_mult(block, constants, degree=degree, dtype=torch.float64, rows=rows).taps
+    count = taps[0].numel()
+    return [Entry(taps.flatten(), count if len(taps) > 1 else 0, 1, 0, 0), *alone]
+
+
+def _entry(placement: Placement, values: Tensor, held: slice) -> Entry:
+    operator = placement.operator
+    reach = torch.zeros(operator.kernel_size, dtype=torch.float64)
+    reach[placement.taps] = 1
+    size = 0, 0
+    if not placement.fills_groups:
+        size = operator.out_channels // placement.groups, operator.in_channels // placement.groups
+    values = values[held] if values.ndim else values.view(1)
+    one_a_row = int(values.numel() > 1)
+    if reach.all():
+        return Entry(values, one_a_row, 0, *size)
+    return Entry(torch.outer(values, reach.flatten()).flatten(), one_a_row * reach.numel(), 1, *size)

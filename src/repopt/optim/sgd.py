@@ -1,0 +1,168 @@
+"""SGD in closed form: linear in the gradient, so one multiplier stands for all branches.
+
+    b   <-  momentum * b  +  (1 - dampening) * (M * g  +  wd * W')
+    W'  <-  W'  -  lr * b                             nesterov: lr * (M * g  +  wd * W'  +  momentum * b)
+
+The buffer is the sum of the branches' buffers, each times its scale and embedded: one of W' alone suffices.
+"""
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT
+from torch.optim.sgd import sgd
+
+from repopt.algebra.multiplier import Multiplier
+from repopt.optim.closed_form import ClosedForm, Options, Slot
+from repopt.optim.kernels.launches import takes
+from repopt.optim.product import product
+from repopt.optim.rep_optimizer import RepOptimizer
+from repopt.plans.planning import Plan
+
+_BUFFER = "momentum_buffer"
+
+
+class ClosedSGD(ClosedForm):
+    """SGD's step on the imagined blocks; its options and state are those of `torch.optim.SGD`."""
+
+    rule = "sgd"
+    route = "grad"
+    degree = 1
+
+    def keys(self, options: Options) -> tuple[str, ...]:
+        return (_BUFFER,) if options["momentum"] else ()
+
+    def new_state(self, key: str, param: Tensor, options: Options) -> Tensor:
+        # The first step ignores the dampening. A buffer that is not a number has not seen it yet, on the device too,
+        # where only GradScaler's flag says whether a step was taken.
+        return torch.full_like(param, torch.nan if options["dampening"] else 0.0, memory_format=torch.preserve_format)
+
+    def flags(self, options: Options) -> dict[str, bool]:
+        momentum = bool(options["momentum"])
+        return {
+            "MOMENTUM": momentum,
+            "NESTEROV": momentum and options["nesterov"],
+            "DAMPENED": momentum and bool(options["dampening"]),
+        }
+
+    def numbers(self, options: Options) -> tuple[float | Tensor, ...]:
+        sign = -1.0 if options["maximize"] else 1.0
+        return options["lr"], options["weight_decay"], sign, options["momentum"], 1 - options["dampening"]
+
+    def check_grad(self, param: Tensor, grad: Tensor) -> None:
+        """Takes sparse gradients and complex parameters outside the plan, as torch's SGD does."""
+
+    def step_(self, slot: Slot) -> None:
+        options, grad = slot.options, slot.grad
+        if isinstance(slot.factors, Multiplier):
+            grad = product(grad, slot.factors)
+        is_first = bool(slot.states and options["dampening"] and slot.states[0].isnan().all())
+        buffers: list[Tensor | None] = [None] if is_first or not slot.states else list(slot.states)
+        sgd(
+            [slot.param],
+            [grad],
+            buffers,
+            has_sparse_grad=grad.is_sparse,
+            foreach=False,
+            fused=_takes_fused(slot.param, [grad, *slot.states]),
+            **{key: options[key] for key in ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")},
+        )
+        if is_first:
+            assert buffers[0] is not None
+            slot.states[0].copy_(buffers[0])
+
+
+def _takes_fused(param: Tensor, others: list[Tensor]) -> bool:
+    """Whether torch's fused SGD is right: it takes other layouts, and on a CPU half precision, and computes garbage."""
+    dense = not any(each.is_sparse for each in others) and takes(param, others)
+    return dense and param.dtype in {torch.float32, torch.float64} and param.device.type in {"cpu", "cuda"}
+
+
+class SGD(RepOptimizer):
+    """SGD on the imagined blocks; equals `torch.optim.SGD` on the real ones.
+
+    `attach(torch.optim.SGD(...), plan)` takes the same step, and each loads the other's state.
+
+    Args:
+        params: parameters or param groups.
+        plan: a plan with scales.
+        lr: learning rate, a number or a tensor.
+        momentum: how much of the buffer is kept.
+        dampening: of the gradient on its way into the buffer.
+        weight_decay: L2, applied to W' once.
+        nesterov: step with the buffer as it will be.
+        maximize: go uphill.
+        max_norm: clip the gradients to this norm of the imagined blocks, inside the step.
+
+    Example:
+        >>> plan.init_()
+        >>> optimizer = repopt.optim.SGD(net.parameters(), plan, lr=0.1, momentum=0.9, nesterov=True)
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        plan: Plan,
+        lr: float | Tensor = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+        max_norm: float | None = None,
+    ) -> None:
+        if nesterov and (not momentum > 0 or dampening):
+            raise ValueError("nesterov needs a momentum above 0 and a dampening of 0")
+        options = {
+            "lr": lr,
+            "momentum": momentum,
+            "dampening": dampening,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+            "maximize": maximize,
+        }
+        super().__init__(params, plan, options, ClosedSGD, max_norm)
+
+
+class SGDRoute:
+    """The hook by which an attached `torch.optim.SGD` takes the closed step.
+
+    Its `step` runs on a stand-in that shares everything with it but the class, and so the way that a step begins.
+    """
+
+    name = "grad"
+
+    def __init__(self, optimizer: Optimizer, plan: Plan, max_norm: float | None = None) -> None:
+        self._form = ClosedSGD(plan, max_norm)
+        self._hook = optimizer.register_step_pre_hook(self._before_step)
+
+    @property
+    def nbytes(self) -> int:
+        return self._form.nbytes
+
+    def detach(self, optimizer: Optimizer) -> None:
+        self._hook.remove()
+
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        stand_in = object.__new__(_StandIn)
+        stand_in.__dict__ = optimizer.__dict__
+        stand_in.form = self._form
+        return (stand_in, *args[1:]), kwargs
+
+
+class _StandIn:
+    """Takes the whole step where torch's would collect its first group, and leaves it nothing to do.
+
+    It is no `Optimizer`: of one, torch.compile calls `_init_group` while it compiles, and not at each step.
+    """
+
+    __slots__ = ("__dict__", "form")
+    form: ClosedSGD
+
+    def _init_group(self, group: Options, params: list[Tensor], grads: list[Tensor], buffers: list[Any]) -> bool:
+        if group is self.__dict__["param_groups"][0]:
+            self.form(cast(Optimizer, self))
+        return False
