@@ -80,8 +80,8 @@ def equivalent_kernel(
         out: a tensor to write W' into; nothing can be differentiated then.
     """
     weight = None
-    for branch, placement in sorted(block.branches.items(), key=lambda each: not _has_all(each[1])):
-        kernel, scale = kernels[branch], constants.get(branch)
+    for branch in in_order(block):
+        placement, kernel, scale = block.branches[branch], kernels[branch], constants.get(branch)
         if weight is None and _has_all(placement):
             weight = torch.mul(kernel, 1 if scale is None else over_channels(scale.to(kernel), placement), out=out)
             continue
@@ -99,6 +99,11 @@ def equivalent_kernel(
     return weight
 
 
+def in_order(block: Block) -> list[str]:
+    """The branches in the order in which they are summed: one that is as large as the operator first."""
+    return sorted(block.branches, key=lambda branch: not _has_all(block.branches[branch]))
+
+
 def _has_all(placement: Placement) -> bool:
     """Whether a branch's own kernel is as large as the operator's; an identity's holds one number per channel."""
     return placement.covers and not placement.is_identity
@@ -112,10 +117,24 @@ def merge_into_(weight: Tensor, block: Block, constants: Mapping[str, Tensor], k
 
 @torch.no_grad()
 def following(
-    block: Block, constants: Mapping[str, Tensor], kernels: Mapping[str, Tensor], weight: Tensor, name: str = ""
+    block: Block,
+    constants: Mapping[str, Tensor],
+    kernels: Mapping[str, Tensor],
+    weight: Tensor,
+    name: str = "",
+    merged: Tensor | None = None,
 ) -> Kernels:
-    """Kernels whose equivalent kernel is the weight: these ones, plus the least-norm split of what is missing."""
-    change = weight.detach() - equivalent_kernel(block, constants, kernels).to(weight)
+    """Kernels whose equivalent kernel is the weight: these ones, plus the least-norm split of what is missing.
+
+    Args:
+        block: the block.
+        constants: its scales.
+        kernels: its kernels.
+        weight: the weight to follow.
+        name: the operator's name, for errors.
+        merged: the kernels' sum as it was written into the weight, where another arithmetic than ours wrote it.
+    """
+    change = weight.detach() - (equivalent_kernel(block, constants, kernels).to(weight) if merged is None else merged)
     if not change.any():
         return dict(kernels)
     missing = least_norm_split(block, constants, change, name)
@@ -210,3 +229,10 @@ def draw_(kernel: Tensor, convention: Convention, generator: torch.Generator | N
 def over_channels(scale: Tensor, placement: Placement) -> Tensor:
     """A scale, a scalar or of shape (O,), reshaped to multiply a branch's kernel."""
     return scale if scale.ndim == 0 else scale.view(-1, *(1,) * (len(placement.kernel_shape) - 1))
+
+
+def memory_format_of(kernel: Tensor) -> torch.memory_format:
+    """Channels last where a kernel has them last; contiguous for every other one."""
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(kernel.ndim, torch.contiguous_format)
+    is_last = not kernel.is_contiguous() and kernel.is_contiguous(memory_format=last)
+    return last if is_last else torch.contiguous_format
