@@ -356,7 +356,19 @@ def test_an_operator_left_out_of_some_steps_stays_the_blocks():
     assert apart(net, twin) <= EXACT
 
 
-class Remembrance(torch.optim.Optimizer):
+class Assigning(torch.optim.Optimizer):
+    """Gives a parameter other memory at each step, as older rules do."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.05})
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for param in group["params"]:
+                param.data = param.data - group["lr"] * param.grad.data
+
+
+class Keeping(torch.optim.Optimizer):
     """Keeps the gradient itself until the next step, as a rule may: gradients are made anew."""
 
     def __init__(self, params):
@@ -371,9 +383,10 @@ class Remembrance(torch.optim.Optimizer):
                 self.state[param]["last"] = param.grad
 
 
-def test_a_rule_that_keeps_the_gradient_until_the_next_step():
+@pytest.mark.parametrize("rule", [Assigning, Keeping])
+def test_a_rule_that_keeps_the_gradient_or_assigns_to_data(rule):
     net, plan, twin = twins()
-    ours, theirs = Remembrance(net.parameters()), Remembrance(twin.parameters())
+    ours, theirs = rule(net.parameters()), rule(twin.parameters())
     repopt.attach(ours, plan)
     train(net, ours, 10)
     train(twin, theirs, 10)

@@ -207,6 +207,22 @@ def test_a_layout_that_changes_after_attach():
     assert apart(net, twin) <= 1e-12
 
 
+def test_a_rule_that_assigns_to_data():
+    class Assigning(torch.optim.Optimizer):
+        def step(self, closure=None):
+            for param in self.param_groups[0]["params"]:
+                param.data = param.data - 0.05 * param.grad.data
+
+    net, plan, twin = twins()
+    ours, theirs = Assigning(net.parameters(), {}), Assigning(twin.parameters(), {})
+    repopt.attach(ours, plan)
+    for _ in range(5):
+        x = batch()
+        step(net, ours, x)
+        step(twin, theirs, x)
+    assert apart(net, twin) <= 1e-12
+
+
 def test_other_layouts_go_block_by_block():
     odd = torch.zeros(6, 6, 3, 3, device=DEVICE).transpose(0, 1)
     case = BRANCH_SETS["RepVGG"]

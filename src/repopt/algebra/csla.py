@@ -68,28 +68,25 @@ def imagine(operator: Operator, branches: Sequence[Branch], name: str = "") -> B
     return Block(operator=operator, branches=placements, left_out=left_out)
 
 
-def equivalent_kernel(
-    block: Block, constants: Mapping[str, Tensor], kernels: Mapping[str, Tensor], *, out: Tensor | None = None
-) -> Tensor:
+def equivalent_kernel(block: Block, constants: Mapping[str, Tensor], kernels: Mapping[str, Tensor]) -> Tensor:
     """W' = sum_b embed_b(s_b * W_b), which can be differentiated by the s_b and W_b.
 
     Args:
         block: the block.
         constants: a branch without one has the scale 1.
         kernels: the branches' own.
-        out: a tensor to write W' into; nothing can be differentiated then.
     """
     weight = None
     for branch in in_order(block):
         placement, kernel, scale = block.branches[branch], kernels[branch], constants.get(branch)
-        if weight is None and _has_all(placement):
-            weight = torch.mul(kernel, 1 if scale is None else over_channels(scale.to(kernel), placement), out=out)
+        if weight is None and has_all(placement):
+            weight = kernel * (1 if scale is None else over_channels(scale.to(kernel), placement))
             continue
         if weight is None:
-            weight = kernel.new_zeros(block.operator.kernel_shape) if out is None else out.zero_()
+            weight = kernel.new_zeros(block.operator.kernel_shape)
         own = placement.fold(kernel)
         factor = None if scale is None else scale.to(kernel) if scale.ndim == 0 else placement.fold(scale.to(kernel))
-        if out is None and not placement.fills_groups:  # a compiler makes one kernel of it all, diagonal and cast too
+        if not placement.fills_groups:  # a compiler makes one kernel of it all, diagonal and cast too
             weight[placement.taps].add_(placement.spread(own if factor is None else own * factor))
         elif factor is None:
             placement.view(weight).add_(own)
@@ -101,18 +98,12 @@ def equivalent_kernel(
 
 def in_order(block: Block) -> list[str]:
     """The branches in the order in which they are summed: one that is as large as the operator first."""
-    return sorted(block.branches, key=lambda branch: not _has_all(block.branches[branch]))
+    return sorted(block.branches, key=lambda branch: not has_all(block.branches[branch]))
 
 
-def _has_all(placement: Placement) -> bool:
+def has_all(placement: Placement) -> bool:
     """Whether a branch's own kernel is as large as the operator's; an identity's holds one number per channel."""
     return placement.covers and not placement.is_identity
-
-
-@torch.no_grad()
-def merge_into_(weight: Tensor, block: Block, constants: Mapping[str, Tensor], kernels: Mapping[str, Tensor]) -> None:
-    """Writes the equivalent kernel into a weight."""
-    equivalent_kernel(block, constants, kernels, out=weight)
 
 
 @torch.no_grad()

@@ -115,19 +115,24 @@ class BlockKernels:
 
 
 class BlockSet:
-    """Blocks that are spread and merged together.
+    """Blocks that are spread and merged together: with Triton all at once, otherwise one by one.
 
     Args:
         blocks: the blocks.
         weights: their operators' weights.
-        sums: who spreads gradients over the kernels and sums these.
     """
 
-    def __init__(self, blocks: Sequence[BlockKernels], weights: Sequence[Tensor], sums: "Sums") -> None:
+    def __init__(self, blocks: Sequence[BlockKernels], weights: Sequence[Tensor]) -> None:
         self._blocks = blocks
         self._weights = weights
-        self._sums = sums
+        self._kernels = [kernel for block in blocks for kernel in block.kernels.values()]
         self._stepped: list[Tensor | None] = []
+        self._prepare()
+
+    def _prepare(self) -> None:
+        at_once = all(map(goes_at_once, (*self._weights, *self._kernels)))
+        self._sums = _at_once(self._blocks, self._weights) if at_once else BlocksOneByOne(self._blocks)
+        self._addresses = [kernel.data_ptr() for kernel in self._kernels]
 
     def spread(self) -> None:
         """Gives the kernels the gradients of the weights; a weight without one takes no part in this step."""
@@ -138,6 +143,8 @@ class BlockSet:
         """Writes what the kernels make into the weights that take part."""
         if not any(weight is not None for weight in self._stepped):
             return
+        if self._addresses != [kernel.data_ptr() for kernel in self._kernels]:  # a rule that assigns to `.data`
+            self._prepare()
         self._sums.merge_into_(self._stepped)
         for block, weight in zip(self._blocks, self._stepped, strict=True):
             if weight is not None:
@@ -157,29 +164,57 @@ class BlockSet:
 
 
 class BlocksOneByOne:
-    """Spreads and sums by torch's own operations, block after block."""
+    """Spreads and sums by torch's own operations, branch after branch."""
 
     def __init__(self, blocks: Sequence[BlockKernels]) -> None:
-        self._blocks = blocks
+        self._blocks = [[_Summand(block, branch) for branch in csla.in_order(block.block)] for block in blocks]
 
     def spread(self, grads: Sequence[Tensor | None]) -> None:
         """Gives each kernel its gradient; None where the weight has none."""
         for block, grad in zip(self._blocks, grads, strict=True):
-            for branch, placement in block.block.branches.items():
-                kernel, scale = block.kernels[branch], block.constants[branch]
+            for each in block:
                 if grad is None:
-                    kernel.grad = None
+                    each.kernel.grad = None
                     continue
                 # Of the kernel's own strides: fused CPU optimizers take others without an error, and compute garbage.
-                kernel.grad = torch.empty_like(kernel)
-                folded = scale if scale.ndim == 0 else placement.fold(scale)
-                torch.mul(placement.view(grad), folded, out=placement.fold(kernel.grad))
+                each.kernel.grad = torch.empty_like(each.kernel)
+                torch.mul(each.view(grad), each.scale, out=each.kernel.grad.view(each.folded.shape))
 
     def merge_into_(self, targets: Sequence[Tensor | None]) -> None:
         """Writes what the kernels make into tensors of the weights' shapes; None leaves an operator out."""
-        for block, target in zip(self._blocks, targets, strict=True):
-            if target is not None:
-                csla.merge_into_(target, block.block, block.constants, block.kernels)
+        for (first, *others), target in zip(self._blocks, targets, strict=True):
+            if target is None:
+                continue
+            if csla.has_all(first.placement):
+                torch.mul(first.folded, first.scale, out=first.view(target))
+            else:
+                first.view(target.zero_()).addcmul_(first.folded, first.scale)
+            for each in others:
+                each.view(target).addcmul_(each.folded, each.scale)
+
+
+class _Summand:
+    """A branch's kernel and scale in the shape of its entries in the operator's kernel.
+
+    A view takes several of torch's calls, a stride of a known tensor one: looked up by the strides of the whole.
+    """
+
+    def __init__(self, block: BlockKernels, branch: str) -> None:
+        self.placement = block.block.branches[branch]
+        self.kernel = block.kernels[branch]
+        self.folded = self.placement.fold(self.kernel.detach())
+        scale = block.constants[branch]
+        self.scale = scale if scale.ndim == 0 else self.placement.fold(scale)
+        self._geometry: dict[tuple[int, ...], tuple[torch.Size, tuple[int, ...], int]] = {}
+
+    def view(self, whole: Tensor) -> Tensor:
+        """The branch's entries of an operator-shaped tensor."""
+        strides, first = whole.stride(), whole.storage_offset()
+        if strides not in self._geometry:
+            view = self.placement.view(whole)
+            self._geometry[strides] = view.shape, view.stride(), int(view.storage_offset() - first)
+        shape, own, offset = self._geometry[strides]
+        return whole.as_strided(shape, own, first + offset)
 
 
 class Sums(Protocol):
@@ -193,20 +228,17 @@ def in_sets(blocks: Mapping[str, BlockKernels], weights: Mapping[str, Tensor]) -
     """The blocks of these weights: on a GPU with Triton one set for each device and dtype, one for the rest."""
     sets: defaultdict[Any, list[str]] = defaultdict(list)
     for name, weight in weights.items():
-        sets[(weight.device, weight.dtype) if _goes_at_once(weight) else None].append(name)
-    found = []
-    for place, names in sets.items():
-        own, held = [blocks[name] for name in names], [weights[name] for name in names]
-        found.append(BlockSet(own, held, BlocksOneByOne(own) if place is None else _at_once(own, held)))
-    return found
+        sets[(weight.device, weight.dtype) if goes_at_once(weight) else None].append(name)
+    return [BlockSet([blocks[name] for name in names], [weights[name] for name in names]) for names in sets.values()]
 
 
-def _goes_at_once(weight: Tensor) -> bool:
-    if not takes_kernels(weight):
+def goes_at_once(tensor: Tensor) -> bool:
+    """Whether the kernels take a weight or a branch's kernel."""
+    if not takes_kernels(tensor):
         return False
     from repopt.optim.kernels.spreading import takes_layout
 
-    return takes_layout(weight)
+    return takes_layout(tensor)
 
 
 def _at_once(blocks: Sequence[BlockKernels], weights: Sequence[Tensor]) -> Sums:

@@ -304,7 +304,7 @@ class BlocksAtOnce:
 
 
 def takes_layout(weight: Tensor) -> bool:
-    """Whether a weight is dense, contiguous or with its channels last, and not too large for the index."""
+    """Whether a kernel is dense, contiguous or with its channels last, and not too large for the index."""
     return 0 < weight.numel() < 2**31 - _BLOCK and weight.is_contiguous(memory_format=memory_format_of(weight))
 
 
