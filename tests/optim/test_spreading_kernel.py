@@ -312,6 +312,33 @@ class TestOnAGpu:
         torch.cuda.synchronize()
         assert apart(net, twin) <= 1e-4  # a step count on the device is a float32
 
+    def test_a_graph_goes_on_after_other_tables_were_made(self, device):
+        """A replay reads the tables of its capture, also when eager steps no longer do."""
+        net, plan, twin = twins()
+        pairs = [(net, adamw(net, fused=True, capturable=True)), (twin, adamw(twin, fused=True, capturable=True))]
+        repopt.attach(pairs[0][1], plan)
+        graphs = []
+        for model, optimizer in pairs:
+            for param in model.parameters():
+                param.grad = torch.ones_like(param)
+            for _ in range(2):
+                optimizer.step()
+            torch.cuda.synchronize()
+            graphs.append(torch.cuda.CUDAGraph())
+            with torch.cuda.graph(graphs[-1]):
+                optimizer.step()
+        weight = net[0].weight
+        held, weight.data = weight.data, weight.data.clone()
+        for _, optimizer in pairs:
+            optimizer.step()  # tables for the other address
+        weight.data = held.copy_(weight.data)
+        clutter = [torch.randint(2**40, (size,), device=device) for size in range(2, 4096, 7)]
+        for graph in graphs:
+            graph.replay()
+        torch.cuda.synchronize()
+        del clutter
+        assert apart(net, twin) <= 1e-4
+
     def test_memory_comes_back_after_a_step(self, device):
         net = nn.Conv2d(256, 256, 3, padding=1, bias=False, device=device)
         plan = repopt.plan(net, {"^$": [Conv(3), Conv(1), Identity()]}, scales="ones")

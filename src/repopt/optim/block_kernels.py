@@ -34,12 +34,13 @@ class BlockKernels:
         self._states = states
         self._whole_constants = plan.constants(name)
         self._weight: weakref.ref[Tensor] | None = None
-        self._seen: tuple[int, int] | None = None
+        self._version: int | None = None  # of the weight when the kernels last made it
+        self._address = 0
 
     def start(self, weight: Tensor, kernels: Mapping[str, Tensor] | None) -> None:
         """From kernels of the block's own, or from the split of least norm."""
         self._weight = weakref.ref(weight)
-        self._seen = None
+        self._version = None
         for kernel in self.kernels.values():
             self._states.pop(kernel, None)
         self.constants = {branch: constant.to(weight) for branch, constant in self._whole_constants.items()}
@@ -81,15 +82,15 @@ class BlockKernels:
 
     def was_written(self, weight: Tensor) -> bool:
         """Whether someone else wrote the weight since `note`, as far as torch's version and its address tell."""
-        return self._seen != (weight._version, weight.data_ptr())
+        return self._version != weight._version or self.was_moved(weight)
 
     def was_moved(self, weight: Tensor) -> bool:
         """Whether the weight lies elsewhere in memory than when it was noted, perhaps in another layout."""
-        return self._seen is None or self._seen[1] != weight.data_ptr()
+        return self._address != weight.data_ptr()
 
     def note(self, weight: Tensor) -> None:
         """Remembers that the weight is what the kernels make."""
-        self._seen = weight._version, weight.data_ptr()
+        self._version, self._address = weight._version, weight.data_ptr()
 
     def follow_(self, weight: Tensor, merged: Tensor) -> None:
         """Spreads the difference between a weight that was written and the kernels' sum over the kernels."""
@@ -111,7 +112,7 @@ class BlockKernels:
             self._states[kernel] = {key: _as_state(key, value, kernel, on_device) for key, value in state.items()}
             if not state:
                 del self._states[kernel]
-        self._seen = None  # the weight may have been loaded before or after
+        self._version = None  # the weight may have been loaded before or after
 
 
 class BlockSet:
@@ -128,6 +129,11 @@ class BlockSet:
         self._kernels = [kernel for block in blocks for kernel in block.kernels.values()]
         self._stepped: list[Tensor | None] = []
         self._prepare()
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether a CUDA graph reads its tables."""
+        return self._sums.is_captured
 
     def _prepare(self) -> None:
         at_once = all(map(goes_at_once, (*self._weights, *self._kernels)))
@@ -165,6 +171,8 @@ class BlockSet:
 
 class BlocksOneByOne:
     """Spreads and sums by torch's own operations, branch after branch."""
+
+    is_captured = False  # a graph reads the blocks' own tensors
 
     def __init__(self, blocks: Sequence[BlockKernels]) -> None:
         self._blocks = [[_Summand(block, branch) for branch in csla.in_order(block.block)] for block in blocks]
@@ -220,6 +228,8 @@ class _Summand:
 class Sums(Protocol):
     """One by one, or with Triton all at once."""
 
+    @property
+    def is_captured(self) -> bool: ...
     def spread(self, grads: Sequence[Tensor | None]) -> None: ...
     def merge_into_(self, targets: Sequence[Tensor | None]) -> None: ...
 

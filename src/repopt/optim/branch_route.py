@@ -50,6 +50,7 @@ class BranchRoute:
         self._stand_in: Optimizer = object.__new__(type(optimizer))
         self._weights: dict[str, Tensor] = {}  # of the last step, and what was made for them
         self._sets: list[BlockSet] = []
+        self._captured: list[BlockSet] = []  # earlier sets that a CUDA graph reads
         self._kernels: list[Tensor] = []
         self._swaps: list[_Swap] = []
         self._put_away: dict[Tensor, Any] = {}
@@ -145,6 +146,7 @@ class BranchRoute:
                 )
         known = _are_same(weights.values(), self._weights.values())
         if not known or any(self._blocks[name].was_moved(weights[name]) for name in written):
+            self._captured += [each for each in self._sets if each.is_captured]
             self._sets = in_sets(self._blocks, weights)
         for each in self._sets if written else ():
             each.follow_(written)

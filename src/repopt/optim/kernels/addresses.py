@@ -30,6 +30,11 @@ class AddressTable:
         self._captured: list[Tensor] = []
         self._fill_spares()
 
+    @property
+    def is_captured(self) -> bool:
+        """Whether a CUDA graph reads one of its tables."""
+        return bool(self._captured)
+
     def of(self, tensors: Sequence[Tensor | None]) -> Tensor:
         """The table of these tensors, on the device."""
         addresses = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]

@@ -268,6 +268,11 @@ class BlocksAtOnce:
         self._targets = AddressTable(len(weights), like.device)
         self._options = {"COMPUTE": tl.float64 if like.dtype == torch.float64 else tl.float32, "BLOCK": _BLOCK}
 
+    @property
+    def is_captured(self) -> bool:
+        """Whether a CUDA graph reads the tables, which must then be kept."""
+        return self._sources.is_captured or self._targets.is_captured
+
     def spread(self, grads: Sequence[Tensor | None]) -> None:
         """Gives each kernel its gradient, in memory that all of them share; None where the weight has none."""
         grads = [
