@@ -68,28 +68,25 @@ def imagine(operator: Operator, branches: Sequence[Branch], name: str = "") -> B
     return Block(operator=operator, branches=placements, left_out=left_out)
 
 
-def equivalent_kernel(
-    block: Block, constants: Mapping[str, Tensor], kernels: Mapping[str, Tensor], *, out: Tensor | None = None
-) -> Tensor:
+def equivalent_kernel(block: Block, constants: Mapping[str, Tensor], kernels: Mapping[str, Tensor]) -> Tensor:
     """W' = sum_b embed_b(s_b * W_b), which can be differentiated by the s_b and W_b.
 
     Args:
         block: the block.
         constants: a branch without one has the scale 1.
         kernels: the branches' own.
-        out: a tensor to write W' into; nothing can be differentiated then.
     """
     weight = None
-    for branch, placement in sorted(block.branches.items(), key=lambda each: not _has_all(each[1])):
-        kernel, scale = kernels[branch], constants.get(branch)
-        if weight is None and _has_all(placement):
-            weight = torch.mul(kernel, 1 if scale is None else over_channels(scale.to(kernel), placement), out=out)
+    for branch in in_order(block):
+        placement, kernel, scale = block.branches[branch], kernels[branch], constants.get(branch)
+        if weight is None and has_all(placement):
+            weight = kernel * (1 if scale is None else over_channels(scale.to(kernel), placement))
             continue
         if weight is None:
-            weight = kernel.new_zeros(block.operator.kernel_shape) if out is None else out.zero_()
+            weight = kernel.new_zeros(block.operator.kernel_shape)
         own = placement.fold(kernel)
         factor = None if scale is None else scale.to(kernel) if scale.ndim == 0 else placement.fold(scale.to(kernel))
-        if out is None and not placement.fills_groups:  # a compiler makes one kernel of it all, diagonal and cast too
+        if not placement.fills_groups:  # a compiler makes one kernel of it all, diagonal and cast too
             weight[placement.taps].add_(placement.spread(own if factor is None else own * factor))
         elif factor is None:
             placement.view(weight).add_(own)
@@ -99,23 +96,36 @@ def equivalent_kernel(
     return weight
 
 
-def _has_all(placement: Placement) -> bool:
+def in_order(block: Block) -> list[str]:
+    """The branches in the order in which they are summed: one that is as large as the operator first."""
+    return sorted(block.branches, key=lambda branch: not has_all(block.branches[branch]))
+
+
+def has_all(placement: Placement) -> bool:
     """Whether a branch's own kernel is as large as the operator's; an identity's holds one number per channel."""
     return placement.covers and not placement.is_identity
 
 
 @torch.no_grad()
-def merge_into_(weight: Tensor, block: Block, constants: Mapping[str, Tensor], kernels: Mapping[str, Tensor]) -> None:
-    """Writes the equivalent kernel into a weight."""
-    equivalent_kernel(block, constants, kernels, out=weight)
-
-
-@torch.no_grad()
 def following(
-    block: Block, constants: Mapping[str, Tensor], kernels: Mapping[str, Tensor], weight: Tensor, name: str = ""
+    block: Block,
+    constants: Mapping[str, Tensor],
+    kernels: Mapping[str, Tensor],
+    weight: Tensor,
+    name: str = "",
+    merged: Tensor | None = None,
 ) -> Kernels:
-    """Kernels whose equivalent kernel is the weight: these ones, plus the least-norm split of what is missing."""
-    change = weight.detach() - equivalent_kernel(block, constants, kernels).to(weight)
+    """Kernels whose equivalent kernel is the weight: these ones, plus the least-norm split of what is missing.
+
+    Args:
+        block: the block.
+        constants: its scales.
+        kernels: its kernels.
+        weight: the weight to follow.
+        name: the operator's name, for errors.
+        merged: the kernels' sum as it was written into the weight, where another arithmetic than ours wrote it.
+    """
+    change = weight.detach() - (equivalent_kernel(block, constants, kernels).to(weight) if merged is None else merged)
     if not change.any():
         return dict(kernels)
     missing = least_norm_split(block, constants, change, name)
@@ -210,3 +220,10 @@ def draw_(kernel: Tensor, convention: Convention, generator: torch.Generator | N
 def over_channels(scale: Tensor, placement: Placement) -> Tensor:
     """A scale, a scalar or of shape (O,), reshaped to multiply a branch's kernel."""
     return scale if scale.ndim == 0 else scale.view(-1, *(1,) * (len(placement.kernel_shape) - 1))
+
+
+def memory_format_of(kernel: Tensor) -> torch.memory_format:
+    """Channels last where a kernel has them last; contiguous for every other one."""
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(kernel.ndim, torch.contiguous_format)
+    is_last = not kernel.is_contiguous() and kernel.is_contiguous(memory_format=last)
+    return last if is_last else torch.contiguous_format

@@ -1,42 +1,55 @@
-"""The kernels of one imagined block, and the optimizer's state of each: what the branch route keeps."""
+"""The kernels of the imagined blocks, and the optimizer's state of each: what the branch route keeps and sums."""
 
 import weakref
-from collections.abc import Mapping
-from typing import Any
+from collections import defaultdict
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from repopt.algebra import csla
+from repopt.device import takes_kernels
 from repopt.optim.contract import is_constant
 from repopt.plans.planning import Plan
 
 
 class BlockKernels:
-    """The kernels of one block, and the optimizer's state of each."""
+    """The kernels of one block, and the optimizer's state of each.
 
-    def __init__(self, plan: Plan, name: str) -> None:
+    Args:
+        plan: a plan with scales.
+        name: the operator's name.
+        states: where the states are kept, by kernel; all blocks share it.
+
+    Attributes:
+        constants: the branches' scales, as the weight has its device and precision.
+    """
+
+    def __init__(self, plan: Plan, name: str, states: dict[Tensor, Any]) -> None:
         self.name = name
         self.block = plan.blocks[name]
         self.kernels: dict[str, nn.Parameter] = {}
-        self.states: dict[Tensor, Any] = {}
+        self.constants: dict[str, Tensor] = {}
+        self._states = states
         self._whole_constants = plan.constants(name)
-        self._constants: dict[str, Tensor] = {}
         self._weight: weakref.ref[Tensor] | None = None
-        self._seen: tuple[int, int] | None = None
+        self._version: int | None = None  # of the weight when the kernels last made it
+        self._address = 0
 
     def start(self, weight: Tensor, kernels: Mapping[str, Tensor] | None) -> None:
         """From kernels of the block's own, or from the split of least norm."""
         self._weight = weakref.ref(weight)
-        self._seen = None
-        self.states.clear()
-        self._constants = {branch: constant.to(weight) for branch, constant in self._whole_constants.items()}
+        self._version = None
+        for kernel in self.kernels.values():
+            self._states.pop(kernel, None)
+        self.constants = {branch: constant.to(weight) for branch, constant in self._whole_constants.items()}
         if kernels is None:
-            kernels = csla.least_norm_split(self.block, self._constants, weight, self.name)
+            kernels = csla.least_norm_split(self.block, self.constants, weight, self.name)
         else:
             csla.check_kernels(self.block, kernels, self.name)
         self.kernels = {
-            branch: nn.Parameter(kernels[branch].detach().to(weight, copy=True).contiguous())
+            branch: nn.Parameter(_laid_out_as(weight, kernels[branch].detach().to(weight, copy=True)))
             for branch in self.block.branches
         }
 
@@ -52,7 +65,7 @@ class BlockKernels:
                     "attach before the first step"
                 )
         for kernel in self.kernels.values():
-            self.states[kernel] = {
+            self._states[kernel] = {
                 key: torch.full_like(kernel, value.flatten()[0].item(), dtype=value.dtype)
                 if isinstance(value, Tensor) and value.shape == weight.shape
                 else (value.clone() if isinstance(value, Tensor) else value)
@@ -68,42 +81,27 @@ class BlockKernels:
             )
 
     def was_written(self, weight: Tensor) -> bool:
-        return self._seen != _version(weight)
+        """Whether someone else wrote the weight since `note`, as far as torch's version and its address tell."""
+        return self._version != weight._version or self.was_moved(weight)
 
-    @torch.no_grad()
-    def differs_from(self, weight: Tensor) -> Tensor:
-        """Whether the weight is not what the kernels make, as a tensor."""
-        return (weight.detach() != csla.equivalent_kernel(self.block, self._constants, self.kernels)).any()
+    def was_moved(self, weight: Tensor) -> bool:
+        """Whether the weight lies elsewhere in memory than when it was noted, perhaps in another layout."""
+        return self._address != weight.data_ptr()
 
-    def follow_(self, weight: Tensor) -> None:
-        followed = csla.following(self.block, self._constants, self.kernels, weight, self.name)
+    def note(self, weight: Tensor) -> None:
+        """Remembers that the weight is what the kernels make."""
+        self._version, self._address = weight._version, weight.data_ptr()
+
+    def follow_(self, weight: Tensor, merged: Tensor) -> None:
+        """Spreads the difference between a weight that was written and the kernels' sum over the kernels."""
+        followed = csla.following(self.block, self.constants, self.kernels, weight, self.name, merged)
         for branch, kernel in self.kernels.items():
             kernel.copy_(followed[branch])
-        self._seen = _version(weight)
-
-    def split_grad(self, grad: Tensor | None) -> None:
-        for branch, placement in self.block.branches.items():
-            kernel = self.kernels[branch]
-            if grad is None:
-                kernel.grad = None
-                continue
-            # Of the kernel's own strides: fused CPU optimizers take others without an error, and compute garbage.
-            kernel.grad = torch.empty_like(kernel)
-            scale = self._constants[branch]
-            folded = scale if scale.ndim == 0 else placement.fold(scale)
-            torch.mul(placement.view(grad), folded, out=placement.fold(kernel.grad))
-
-    def forget_grads(self) -> None:
-        for kernel in self.kernels.values():
-            kernel.grad = None
-
-    def merge_into_(self, weight: Tensor) -> None:
-        csla.merge_into_(weight, self.block, self._constants, self.kernels)
-        self._seen = _version(weight)
+        self.note(weight)
 
     def saved(self) -> dict[str, Any]:
         return {
-            branch: {"kernel": kernel.detach(), "state": self.states.get(kernel, {})}
+            branch: {"kernel": kernel.detach(), "state": self._states.get(kernel, {})}
             for branch, kernel in self.kernels.items()
         }
 
@@ -111,10 +109,168 @@ class BlockKernels:
         for branch, kernel in self.kernels.items():
             kernel.copy_(saved[branch]["kernel"])
             state = saved[branch]["state"]
-            self.states[kernel] = {key: _as_state(key, value, kernel, on_device) for key, value in state.items()}
+            self._states[kernel] = {key: _as_state(key, value, kernel, on_device) for key, value in state.items()}
             if not state:
-                del self.states[kernel]
-        self._seen = None  # the weight may have been loaded before or after
+                del self._states[kernel]
+        self._version = None  # the weight may have been loaded before or after
+
+
+class BlockSet:
+    """Blocks that are spread and merged together: with Triton all at once, otherwise one by one.
+
+    Args:
+        blocks: the blocks.
+        weights: their operators' weights.
+    """
+
+    def __init__(self, blocks: Sequence[BlockKernels], weights: Sequence[Tensor]) -> None:
+        self._blocks = blocks
+        self._weights = weights
+        self._kernels = [kernel for block in blocks for kernel in block.kernels.values()]
+        self._stepped: list[Tensor | None] = []
+        self._prepare()
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether a CUDA graph reads its tables."""
+        return self._sums.is_captured
+
+    def _prepare(self) -> None:
+        at_once = all(map(goes_at_once, (*self._weights, *self._kernels)))
+        self._sums = _at_once(self._blocks, self._weights) if at_once else BlocksOneByOne(self._blocks)
+        self._addresses = [kernel.data_ptr() for kernel in self._kernels]
+
+    def spread(self) -> None:
+        """Gives the kernels the gradients of the weights; a weight without one takes no part in this step."""
+        self._stepped = [None if weight.grad is None else weight for weight in self._weights]
+        self._sums.spread([weight.grad for weight in self._weights])
+
+    def merge_(self) -> None:
+        """Writes what the kernels make into the weights that take part."""
+        if not any(weight is not None for weight in self._stepped):
+            return
+        if self._addresses != [kernel.data_ptr() for kernel in self._kernels]:  # a rule that assigns to `.data`
+            self._prepare()
+        self._sums.merge_into_(self._stepped)
+        for block, weight in zip(self._blocks, self._stepped, strict=True):
+            if weight is not None:
+                block.note(weight)
+
+    def follow_(self, written: Container[str]) -> None:
+        """Lets the kernels follow the weights that were written from outside."""
+        merged = [
+            torch.empty_like(weight) if block.name in written else None
+            for block, weight in zip(self._blocks, self._weights, strict=True)
+        ]
+        if any(made is not None for made in merged):
+            self._sums.merge_into_(merged)
+        for block, weight, made in zip(self._blocks, self._weights, merged, strict=True):
+            if made is not None:
+                block.follow_(weight, made)
+
+
+class BlocksOneByOne:
+    """Spreads and sums by torch's own operations, branch after branch."""
+
+    is_captured = False  # a graph reads the blocks' own tensors
+
+    def __init__(self, blocks: Sequence[BlockKernels]) -> None:
+        self._blocks = [[_Summand(block, branch) for branch in csla.in_order(block.block)] for block in blocks]
+
+    def spread(self, grads: Sequence[Tensor | None]) -> None:
+        """Gives each kernel its gradient; None where the weight has none."""
+        for block, grad in zip(self._blocks, grads, strict=True):
+            for each in block:
+                if grad is None:
+                    each.kernel.grad = None
+                    continue
+                # Of the kernel's own strides: fused CPU optimizers take others without an error, and compute garbage.
+                each.kernel.grad = torch.empty_like(each.kernel)
+                torch.mul(each.view(grad), each.scale, out=each.kernel.grad.view(each.folded.shape))
+
+    def merge_into_(self, targets: Sequence[Tensor | None]) -> None:
+        """Writes what the kernels make into tensors of the weights' shapes; None leaves an operator out."""
+        for (first, *others), target in zip(self._blocks, targets, strict=True):
+            if target is None:
+                continue
+            if csla.has_all(first.placement):
+                torch.mul(first.folded, first.scale, out=first.view(target))
+            else:
+                first.view(target.zero_()).addcmul_(first.folded, first.scale)
+            for each in others:
+                each.view(target).addcmul_(each.folded, each.scale)
+
+
+class _Summand:
+    """A branch's kernel and scale in the shape of its entries in the operator's kernel.
+
+    A view takes several of torch's calls, a stride of a known tensor one: looked up by the strides of the whole.
+    """
+
+    def __init__(self, block: BlockKernels, branch: str) -> None:
+        self.placement = block.block.branches[branch]
+        self.kernel = block.kernels[branch]
+        self.folded = self.placement.fold(self.kernel.detach())
+        scale = block.constants[branch]
+        self.scale = scale if scale.ndim == 0 else self.placement.fold(scale)
+        self._geometry: dict[tuple[int, ...], tuple[torch.Size, tuple[int, ...], int]] = {}
+
+    def view(self, whole: Tensor) -> Tensor:
+        """The branch's entries of an operator-shaped tensor."""
+        strides, first = whole.stride(), whole.storage_offset()
+        if strides not in self._geometry:
+            view = self.placement.view(whole)
+            self._geometry[strides] = view.shape, view.stride(), int(view.storage_offset() - first)
+        shape, own, offset = self._geometry[strides]
+        return whole.as_strided(shape, own, first + offset)
+
+
+class Sums(Protocol):
+    """One by one, or with Triton all at once."""
+
+    @property
+    def is_captured(self) -> bool: ...
+    def spread(self, grads: Sequence[Tensor | None]) -> None: ...
+    def merge_into_(self, targets: Sequence[Tensor | None]) -> None: ...
+
+
+def in_sets(blocks: Mapping[str, BlockKernels], weights: Mapping[str, Tensor]) -> list[BlockSet]:
+    """The blocks of these weights: on a GPU with Triton one set for each device and dtype, one for the rest."""
+    sets: defaultdict[Any, list[str]] = defaultdict(list)
+    for name, weight in weights.items():
+        sets[(weight.device, weight.dtype) if goes_at_once(weight) else None].append(name)
+    return [BlockSet([blocks[name] for name in names], [weights[name] for name in names]) for names in sets.values()]
+
+
+def goes_at_once(tensor: Tensor) -> bool:
+    """Whether the kernels take a weight or a branch's kernel."""
+    if not takes_kernels(tensor):
+        return False
+    from repopt.optim.kernels.spreading import takes_layout
+
+    return takes_layout(tensor)
+
+
+def _at_once(blocks: Sequence[BlockKernels], weights: Sequence[Tensor]) -> Sums:
+    from repopt.optim.kernels.spreading import BlocksAtOnce, PlacedKernel
+
+    placed = [
+        [
+            PlacedKernel(
+                placement=each.block.branches[branch], kernel=each.kernels[branch], scale=each.constants[branch]
+            )
+            for branch in csla.in_order(each.block)
+        ]
+        for each in blocks
+    ]
+    sums: Sums = BlocksAtOnce(weights, placed)
+    return sums
+
+
+def _laid_out_as(weight: Tensor, kernel: Tensor) -> Tensor:
+    """With channels last where the weight has them last, as the real block's kernels would be."""
+    alike = kernel.ndim == weight.ndim
+    return kernel.contiguous(memory_format=csla.memory_format_of(weight) if alike else torch.contiguous_format)
 
 
 def _as_state(key: str, value: Any, kernel: Tensor, on_device: bool) -> Any:
@@ -123,8 +279,7 @@ def _as_state(key: str, value: Any, kernel: Tensor, on_device: bool) -> Any:
         return value
     if key == "step":
         return value.to(kernel.device, torch.float32) if on_device else value
-    return value.to(kernel.device, kernel.dtype if value.is_floating_point() and value.ndim else value.dtype)
-
-
-def _version(weight: Tensor) -> tuple[int, int]:
-    return weight._version, weight.data_ptr()
+    value = value.to(kernel.device, kernel.dtype if value.is_floating_point() and value.ndim else value.dtype)
+    if value.shape != kernel.shape or value.stride() == kernel.stride():
+        return value
+    return torch.empty_like(kernel, dtype=value.dtype).copy_(value)  # saved when kernels were always contiguous

@@ -7,10 +7,15 @@ This is training the real block, without its forward and backward pass, whatever
 never changed: the step itself is taken by a stand-in that shares its options and state and holds the branches' kernels
 in place of the operators' weights. GradScaler, zero_grad, schedulers and DDP see W' as usual, and an exception inside
 a step leaves nothing swapped.
+
+A write to W' between two steps is spread over the kernels. It is noticed by torch's version of the tensor and by its
+address, so that no step compares values or waits for the device. A write that torch does not count (through `.data`, by
+a fused or custom kernel, by the replay of a CUDA graph) is not noticed: the next step overwrites it.
 """
 
+import operator
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +24,7 @@ from torch.optim import Optimizer
 
 from repopt.algebra.sharding import is_sharded
 from repopt.device import is_capturing
-from repopt.optim.block_kernels import BlockKernels
+from repopt.optim.block_kernels import BlockKernels, BlockSet, in_sets
 from repopt.optim.contract import PlannedWeights
 from repopt.optim.grad_route import Arguments, with_closure
 from repopt.plans.planning import Plan, check_kernel_names
@@ -44,8 +49,14 @@ class BranchRoute:
         self.plan = plan
         self._planned = PlannedWeights(plan)
         self._given = kernels
-        self._blocks = {name: BlockKernels(plan, name) for name in plan.operators}
-        self._stand_in: Optimizer | None = None
+        self._states: dict[Tensor, Any] = {}
+        self._blocks = {name: BlockKernels(plan, name, self._states) for name in plan.operators}
+        self._stand_in: Optimizer = object.__new__(type(optimizer))
+        self._weights: dict[str, Tensor] = {}  # of the last step, and what was made for them
+        self._sets: list[BlockSet] = []
+        self._captured: list[BlockSet] = []  # earlier sets that a CUDA graph reads
+        self._kernels: list[Tensor] = []
+        self._swaps: list[_Swap] = []
         self._put_away: dict[Tensor, Any] = {}
         check_kernel_names(kernels or {}, plan.blocks)
         try:
@@ -54,9 +65,11 @@ class BranchRoute:
         except Exception:
             optimizer.state.update(self._put_away)
             raise
+        # A compiler that traced the hooks would read other versions than the weights have.
+        untraced: Callable[[Any], Any] = torch.compiler.disable
         self._hooks = [
-            optimizer.register_step_pre_hook(self._before_step),
-            optimizer.register_step_post_hook(self._after_step),
+            optimizer.register_step_pre_hook(untraced(self._before_step)),
+            optimizer.register_step_post_hook(untraced(self._after_step)),
             optimizer.register_state_dict_post_hook(self._save),
             optimizer.register_load_state_dict_post_hook(self._load),
         ]
@@ -79,43 +92,40 @@ class BranchRoute:
             return None
         weights = self._held(optimizer)
         self._follow(weights)
-        self._stand_in = self._standing_in(optimizer, weights)
+        self._prepare_stand_in(optimizer, weights)
         args = (self._stand_in, *args[1:])
-        wrapped = with_closure(args, kwargs, lambda closure: self._evaluating(closure, weights))
+        wrapped = with_closure(args, kwargs, self._evaluating)
         if wrapped is None:
-            self._split_grads(weights)
+            self._spread()
         return wrapped or (args, kwargs)
 
     @torch.no_grad()
     def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if optimizer is self._stand_in:
             return
-        assert self._stand_in is not None
-        self._take_over(optimizer, self._stand_in)
-        self._stand_in = None
-        for name, weight in self._held(optimizer).items():
-            branches = self._blocks[name]
-            if branches.was_written(weight):
+        for name, weight in self._weights.items():
+            if self._blocks[name].was_written(weight):
                 raise RuntimeError(
                     f"{type(optimizer).__name__} moved the weight of {name!r} itself instead of what its param_groups "
                     "hold, so it cannot take the branch route"
                 )
-            if weight.grad is not None:
-                branches.merge_into_(weight)
-            branches.forget_grads()
+        self._merge()  # first: a GPU works on it while the rest is done here
+        for kernel in self._kernels:
+            kernel.grad = None
+        self._take_over(optimizer)
 
-    def _evaluating(self, closure: Callable[[], Any], weights: Mapping[str, Tensor]) -> Callable[[], Any]:
+    def _evaluating(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         evaluations = 0
 
         def evaluate() -> Any:
             nonlocal evaluations
-            with torch.no_grad():
-                for name, weight in weights.items() if evaluations else ():  # the rule may have moved the kernels
-                    self._blocks[name].merge_into_(weight)
+            if evaluations:  # the rule may have moved the kernels
+                with torch.no_grad():
+                    self._merge()
             evaluations += 1
             loss = closure()
             with torch.no_grad():
-                self._split_grads(weights)
+                self._spread()
             return loss
 
         return evaluate
@@ -129,57 +139,61 @@ class BranchRoute:
         return weights
 
     def _follow(self, weights: Mapping[str, Tensor]) -> None:
-        """Spreads what was written to the weights from outside over the kernels.
-
-        Versions tell most writes; those through `.data` show only in the values, which are compared unless a CUDA graph
-        is being captured, where the host cannot look.
-        """
-        for name, weight in weights.items():
-            self._blocks[name].check_place(weight)
+        """Spreads what was written to the weights from outside over the kernels."""
         written = [name for name, weight in weights.items() if self._blocks[name].was_written(weight)]
-        others = [name for name in weights if name not in written]
-        if others and not is_capturing(weights[others[0]]):
-            flags = torch.stack([self._blocks[name].differs_from(weights[name]) for name in others]).tolist()
-            written += [name for name, differs in zip(others, flags, strict=True) if differs]
         for name in written:
-            self._blocks[name].follow_(weights[name])
+            self._blocks[name].check_place(weights[name])
+            if is_capturing(weights[name]):
+                raise RuntimeError(
+                    f"the weight of {name!r} was written since the last step, which cannot be followed while a CUDA "
+                    "graph is captured: take a step before the capture"
+                )
+        known = _are_same(weights.values(), self._weights.values())
+        if not known or any(self._blocks[name].was_moved(weights[name]) for name in written):
+            self._captured += [each for each in self._sets if each.is_captured]
+            self._sets = in_sets(self._blocks, weights)
+        for each in self._sets if written else ():
+            each.follow_(written)
 
-    def _split_grads(self, weights: Mapping[str, Tensor]) -> None:
-        for name, weight in weights.items():
-            self._blocks[name].split_grad(weight.grad)
+    def _spread(self) -> None:
+        for each in self._sets:
+            each.spread()
 
-    def _standing_in(self, optimizer: Optimizer, weights: Mapping[str, Tensor]) -> Optimizer:
-        """The same optimizer, but for the branches' kernels in place of the operators' weights."""
-        names = {id(weight): name for name, weight in weights.items()}
-        stand_in: Optimizer = object.__new__(type(optimizer))
-        stand_in.__dict__.update(optimizer.__dict__)
-        stand_in.param_groups = [self._with_branches(group, names) for group in optimizer.param_groups]
-        stand_in.state = defaultdict(dict, optimizer.state)
-        for name in weights:
-            stand_in.state.update(self._blocks[name].states)
-        return stand_in
+    def _merge(self) -> None:
+        for each in self._sets:
+            each.merge_()
 
-    def _with_branches(self, group: dict[str, Any], names: Mapping[int, str]) -> dict[str, Any]:
-        params: list[Tensor] = []
-        labels: list[str] = []
-        given = group.get("param_names") or [""] * len(group["params"])
-        for param, label in zip(group["params"], given, strict=True):
-            own = self._blocks[names[id(param)]].kernels if id(param) in names else None
-            params.extend([param] if own is None else own.values())
-            labels.extend([label] if own is None else (f"{label}.{branch}" for branch in own))
-        return {**group, "params": params, **({"param_names": labels} if "param_names" in group else {})}
+    def _prepare_stand_in(self, optimizer: Optimizer, weights: dict[str, Tensor]) -> None:
+        """Makes the stand-in the same optimizer, but for the branches' kernels in place of the operators' weights."""
+        groups = optimizer.param_groups
+        known = _are_same(weights.values(), self._weights.values()) and len(groups) == len(self._swaps)
+        if not known or not all(
+            _are_same(group["params"], swap.params) for group, swap in zip(groups, self._swaps, strict=True)
+        ):
+            blocks = {id(weight): self._blocks[name] for name, weight in weights.items()}
+            self._swaps = [_Swap(group["params"], blocks) for group in groups]
+            self._kernels = [kernel for block in blocks.values() for kernel in block.kernels.values()]
+            self._weights = weights
+        attributes = vars(self._stand_in)
+        attributes.clear()
+        attributes.update(vars(optimizer))
+        self._stand_in.param_groups = [swap.swapped(group) for group, swap in zip(groups, self._swaps, strict=True)]
+        self._stand_in.state = defaultdict(dict, optimizer.state)
+        self._stand_in.state.update(self._states)
 
-    def _take_over(self, optimizer: Optimizer, stand_in: Optimizer) -> None:
+    def _take_over(self, optimizer: Optimizer) -> None:
         """What the step left on the stand-in belongs to the optimizer; the branches' states stay here."""
-        for group, stepped in zip(optimizer.param_groups, stand_in.param_groups, strict=True):
+        attributes = vars(self._stand_in)
+        for group, stepped in zip(optimizer.param_groups, attributes.pop("param_groups"), strict=True):
             group.update({key: value for key, value in stepped.items() if key not in {"params", "param_names"}})
-        for branches in self._blocks.values():
-            for kernel in branches.kernels.values():
-                if kernel in stand_in.state:
-                    branches.states[kernel] = stand_in.state.pop(kernel)
-        optimizer.state.update(stand_in.state)
-        kept = {"param_groups", "state"}
-        optimizer.__dict__.update({key: value for key, value in stand_in.__dict__.items() if key not in kept})
+        state = attributes.pop("state")
+        for kernel in self._kernels:
+            found = state.pop(kernel, None)
+            if found is not None:
+                self._states[kernel] = found
+        optimizer.state.update(state)
+        vars(optimizer).update(attributes)
+        attributes.clear()
 
     # the state
 
@@ -207,9 +221,33 @@ class BranchRoute:
                 f"the branch route does not work on sharded parameters such as the weight of {name!r}: with "
                 "fully_shard use SGD or one of repopt.optim"
             )
+        self._weights = {}
         branches = self._blocks[name]
         branches.start(weight, None if self._given is None else self._given.get(name, {}))
         found = optimizer.state.pop(weight, {})
         if found:
             self._put_away[weight] = found
             branches.adopt(found, weight)
+
+
+class _Swap:
+    """The parameters of a group, with the branches' kernels in place of the operators' weights."""
+
+    def __init__(self, params: Sequence[Tensor], blocks: Mapping[int, BlockKernels]) -> None:
+        self.params = list(params)
+        self._own = [blocks[id(param)].kernels if id(param) in blocks else {"": param} for param in params]
+        self._stepped = [kernel for own in self._own for kernel in own.values()]
+
+    def swapped(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        """The group's options with these parameters."""
+        names = group.get("param_names")
+        if names is None:
+            return {**group, "params": list(self._stepped)}
+        labels = [
+            f"{name}.{branch}" if branch else name for name, own in zip(names, self._own, strict=True) for branch in own
+        ]
+        return {**group, "params": list(self._stepped), "param_names": labels}
+
+
+def _are_same(some: Collection[Tensor], others: Collection[Tensor]) -> bool:
+    return len(some) == len(others) and all(map(operator.is_, some, others))
