@@ -25,8 +25,9 @@ from torch.optim import Optimizer
 from repopt.algebra.sharding import is_sharded
 from repopt.device import is_capturing
 from repopt.optim.block_kernels import BlockKernels, BlockSet, in_sets
+from repopt.optim.clipping import coefficient
 from repopt.optim.contract import PlannedWeights
-from repopt.optim.grad_route import Arguments, with_closure
+from repopt.optim.grad_route import Arguments, aliases_of, with_closure
 from repopt.plans.planning import Plan, check_kernel_names
 
 # The key of a saved param group under which its operators' branches are: optimizers look into every entry of the state
@@ -49,6 +50,8 @@ class BranchRoute:
         self.plan = plan
         self._planned = PlannedWeights(plan)
         self._given = kernels
+        self._max_norm = max_norm
+        self._aliases: dict[Tensor, Tensor] = {}  # of the parameters outside the plan, where gradients are clipped
         self._states: dict[Tensor, Any] = {}
         self._blocks = {name: BlockKernels(plan, name, self._states) for name in plan.operators}
         self._stand_in: Optimizer = object.__new__(type(optimizer))
@@ -96,7 +99,7 @@ class BranchRoute:
         args = (self._stand_in, *args[1:])
         wrapped = with_closure(args, kwargs, self._evaluating)
         if wrapped is None:
-            self._spread()
+            self._give_grads()
         return wrapped or (args, kwargs)
 
     @torch.no_grad()
@@ -125,7 +128,7 @@ class BranchRoute:
             evaluations += 1
             loss = closure()
             with torch.no_grad():
-                self._spread()
+                self._give_grads()
             return loss
 
         return evaluate
@@ -155,9 +158,20 @@ class BranchRoute:
         for each in self._sets if written else ():
             each.follow_(written)
 
-    def _spread(self) -> None:
+    def _give_grads(self) -> None:
+        """Gives the kernels their gradients; with a largest norm, clips what the stand-in sees as torch would."""
         for each in self._sets:
             each.spread()
+        if self._max_norm is None:
+            return
+        own = [kernel.grad for kernel in self._kernels if kernel.grad is not None]
+        others = {alias: param.grad for param, alias in self._aliases.items() if param.grad is not None}
+        total = torch.nn.utils.get_total_norm([*own, *others.values()])
+        clip = coefficient(total, self._max_norm, getattr(self._stand_in, "grad_scale", None))
+        for grad in own:
+            grad.mul_(clip.to(grad.device))
+        for alias, grad in others.items():
+            alias.grad = grad * clip.to(grad.device)
 
     def _merge(self) -> None:
         for each in self._sets:
@@ -167,18 +181,24 @@ class BranchRoute:
         """Makes the stand-in the same optimizer, but for the branches' kernels in place of the operators' weights."""
         groups = optimizer.param_groups
         known = _are_same(weights.values(), self._weights.values()) and len(groups) == len(self._swaps)
-        if not known or not all(
-            _are_same(group["params"], swap.params) for group, swap in zip(groups, self._swaps, strict=True)
+        if (
+            not known
+            or self._max_norm is not None
+            or not all(_are_same(group["params"], swap.params) for group, swap in zip(groups, self._swaps, strict=True))
         ):
             blocks = {id(weight): self._blocks[name] for name, weight in weights.items()}
-            self._swaps = [_Swap(group["params"], blocks) for group in groups]
+            if self._max_norm is not None:
+                outside = [param for group in groups for param in group["params"] if id(param) not in blocks]
+                self._aliases = aliases_of(outside)
+            self._swaps = [_Swap(group["params"], blocks, self._aliases) for group in groups]
             self._kernels = [kernel for block in blocks.values() for kernel in block.kernels.values()]
             self._weights = weights
         attributes = vars(self._stand_in)
         attributes.clear()
         attributes.update(vars(optimizer))
         self._stand_in.param_groups = [swap.swapped(group) for group, swap in zip(groups, self._swaps, strict=True)]
-        self._stand_in.state = defaultdict(dict, optimizer.state)
+        aliases = self._aliases
+        self._stand_in.state = defaultdict(dict, {aliases.get(key, key): held for key, held in optimizer.state.items()})
         self._stand_in.state.update(self._states)
 
     def _take_over(self, optimizer: Optimizer) -> None:
@@ -191,7 +211,8 @@ class BranchRoute:
             found = state.pop(kernel, None)
             if found is not None:
                 self._states[kernel] = found
-        optimizer.state.update(state)
+        owners = {alias: param for param, alias in self._aliases.items()}
+        optimizer.state.update({owners.get(key, key): held for key, held in state.items()})
         vars(optimizer).update(attributes)
         attributes.clear()
 
@@ -233,9 +254,13 @@ class BranchRoute:
 class _Swap:
     """The parameters of a group, with the branches' kernels in place of the operators' weights."""
 
-    def __init__(self, params: Sequence[Tensor], blocks: Mapping[int, BlockKernels]) -> None:
+    def __init__(
+        self, params: Sequence[Tensor], blocks: Mapping[int, BlockKernels], aliases: Mapping[Tensor, Tensor]
+    ) -> None:
         self.params = list(params)
-        self._own = [blocks[id(param)].kernels if id(param) in blocks else {"": param} for param in params]
+        self._own = [
+            blocks[id(param)].kernels if id(param) in blocks else {"": aliases.get(param, param)} for param in params
+        ]
         self._stepped = [kernel for own in self._own for kernel in own.values()]
 
     def swapped(self, group: Mapping[str, Any]) -> dict[str, Any]:

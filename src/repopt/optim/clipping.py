@@ -40,9 +40,9 @@ def clip_grad_norm_(plan: Plan, max_norm: float, error_if_nonfinite: bool = Fals
     total = block_norm(plan, [(param, grad, names.get(id(param))) for param, grad in found])
     if error_if_nonfinite and not total.isfinite():
         raise RuntimeError(f"the total norm of the gradients is {total.item()}, so they cannot be clipped")
-    coefficient = _coefficient(total, max_norm)
+    clip = coefficient(total, max_norm)
     for _, grad in found:
-        grad.mul_(coefficient.to(grad.device))
+        grad.mul_(clip.to(grad.device))
     return total
 
 
@@ -62,8 +62,7 @@ def clip_coefficient(
         max_norm: the largest norm that is left as it is.
         grad_scale: what the gradients are still multiplied by, under GradScaler.
     """
-    total = block_norm(plan, found)
-    return _coefficient(total if grad_scale is None else total / grad_scale.to(total.device), max_norm)
+    return coefficient(block_norm(plan, found), max_norm, grad_scale)
 
 
 def block_norm(plan: Plan, found: Sequence[tuple[Tensor, Tensor, str | None]]) -> Tensor:
@@ -77,8 +76,10 @@ def block_norm(plan: Plan, found: Sequence[tuple[Tensor, Tensor, str | None]]) -
     return _total(whole, sharded).sqrt()
 
 
-def _coefficient(total: Tensor, max_norm: float) -> Tensor:
-    return (max_norm / (total + 1e-6)).clamp(max=1.0)
+def coefficient(total: Tensor, max_norm: float, grad_scale: Tensor | None = None) -> Tensor:
+    """What clips gradients of this norm, as torch does; a `grad_scale` is still in the norm."""
+    norm = total if grad_scale is None else total / grad_scale.to(total.device)
+    return (max_norm / (norm + 1e-6)).clamp(max=1.0)
 
 
 def _squared_norm(grad: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ the memory of the weights and have the product for a gradient. Nothing of the us
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -55,11 +55,7 @@ class GradRoute:
             return None
         names = {id(weight): name for name, weight in self._planned.held_by(optimizer).items()}
         held = [param for group in optimizer.param_groups for param in group["params"]]
-        aliases: dict[Tensor, Tensor] = {
-            param: nn.Parameter(param.detach(), requires_grad=param.requires_grad)
-            for param in held
-            if id(param) in names or self._max_norm is not None
-        }
+        aliases = aliases_of([param for param in held if id(param) in names or self._max_norm is not None])
         self._stand_in = _standing_in(optimizer, aliases)
         self._aliases = aliases
 
@@ -104,6 +100,11 @@ class GradRoute:
         kept = {"param_groups", "state"}
         optimizer.__dict__.update({key: value for key, value in stand_in.__dict__.items() if key not in kept})
         self._stand_in, self._aliases = None, {}
+
+
+def aliases_of(params: Sequence[Tensor]) -> dict[Tensor, Tensor]:
+    """Parameters that share the memory, and torch's version, of these, but have a gradient of their own."""
+    return {param: nn.Parameter(param.detach(), requires_grad=param.requires_grad) for param in params}
 
 
 def _standing_in(optimizer: Optimizer, aliases: Mapping[Tensor, Tensor]) -> Optimizer:
