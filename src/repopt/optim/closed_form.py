@@ -6,6 +6,8 @@ stepped one after the other, on a CPU in pieces that fit its cache. A parameter 
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from types import NoneType
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +19,7 @@ from repopt.algebra.multiplier import Multiplier, grad_mult
 from repopt.algebra.sharding import is_sharded, local_rows
 from repopt.device import takes_kernels
 from repopt.optim.clipping import check_max_norm, clip_coefficient
-from repopt.optim.contract import PlannedWeights
+from repopt.optim.contract import PlannedWeights, params_of
 from repopt.optim.kernels.launches import Launch, Row, is_taps_last, takes
 from repopt.plans.planning import Plan
 
@@ -113,11 +115,13 @@ class ClosedForm:
         planned = self._planned.held_by(optimizer)
         for options in optimizer.param_groups:
             self.check(options)
-        params = [param for options in optimizer.param_groups for param in options["params"]]
-        stepped = [param for param in params if param.grad is not None]
+        params = params_of(optimizer)
+        stepped, grads = params, list(map(attrgetter("grad"), params))
+        if NoneType in set(map(type, grads)):
+            stepped = [param for param, grad in zip(params, grads, strict=True) if grad is not None]
+            grads = [param.grad for param in stepped]
         if not stepped:
             return
-        grads: list[Tensor] = [param.grad for param in stepped]
         arranged = self._arranged
         if arranged is None or not arranged.fits(optimizer, params, stepped, grads, planned):
             arranged = self._arranged = _Arrangement(self, optimizer, params, stepped, grads, planned)
@@ -189,7 +193,6 @@ class _Arrangement:
         self._form = form
         self._planned = planned
         self._kinds = self._kinds_of(optimizer)
-        self._params = list(map(id, params))
         names = {id(weight): name for name, weight in planned.items()}
         groups = {id(param): at for at, options in enumerate(optimizer.param_groups) for param in options["params"]}
         self.rows: list[Row] = []
@@ -208,6 +211,7 @@ class _Arrangement:
             for rows in at_once.values()
         ]
         self.sharded = any(row.rows is not None or is_sharded(row.param) for row in self.rows)
+        self._left_out = len(params) - len(stepped)
         self._stepped = list(map(id, stepped))
         self._state = optimizer.state
         self._state_dicts = list(map(id, optimizer.state.values()))
@@ -246,9 +250,9 @@ class _Arrangement:
     ) -> bool:
         """Whether this was arranged for such a step; asked at every step, so it is quick."""
         return (
-            planned is self._planned
-            and list(map(id, params)) == self._params
-            and list(map(id, stepped)) == self._stepped
+            planned is self._planned  # so the parameters are the same, and those of the groups
+            and len(params) - len(stepped) == self._left_out
+            and (stepped is params or list(map(id, stepped)) == self._stepped)
             and self._kinds_of(optimizer) == self._kinds
             and self._states_of(optimizer) == self._states
             and self._layouts_of(stepped, grads) == self._layouts
@@ -261,17 +265,16 @@ class _Arrangement:
         """The states that the optimizer holds now, as long as it keeps them in the same places."""
         if optimizer.state is not self._state or list(map(id, optimizer.state.values())) != self._state_dicts:
             return None
-        return [id(held.get(key)) for held, key in zip(self._dict_of_key, self._keys, strict=True)]
+        return list(map(id, map(dict.get, self._dict_of_key, self._keys)))
 
     def _layouts_of(self, stepped: list[Tensor], grads: list[Tensor]) -> list[Any]:
-        """The gradients' strides and the weights' addresses: a weight that was moved or converted has another."""
+        """The gradients' layouts and the weights' addresses: a weight that was moved or converted has another."""
         if self.sharded:
             stepped, grads = ([local_rows(each)[0] for each in tensors] for tensors in (stepped, grads))
         try:
-            strides: list[Any] = list(map(Tensor.stride, grads))
-        except RuntimeError:  # a sparse one has none
-            strides = [None if grad.is_sparse else grad.stride() for grad in grads]
-        return [*strides, *map(Tensor.data_ptr, stepped)]
+            return [*map(Tensor.stride, grads), *map(Tensor.data_ptr, stepped)]
+        except RuntimeError:  # a sparse one has no strides
+            return [grad.is_sparse or grad.stride() for grad in grads]
 
     @property
     def nbytes(self) -> int:

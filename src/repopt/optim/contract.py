@@ -9,10 +9,11 @@ Fingerprint: the multiplier is a function of the scales and is never saved. Its 
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from repopt.algebra.multiplier import grad_mult
@@ -36,10 +37,15 @@ class PlannedWeights:
         }
         modules = plan.modules()
         self._names = list(modules)
-        # Where each module is found, and its parameters: looked at before every step, so without a detour.
-        self._places = [parents.get(id(module)) for module in modules.values()]
+        # Asked before every step, so without a Python loop: where each module is found, and where its weight is.
+        places = [parents.get(id(module)) for module in modules.values()]
+        self._parents = [
+            {"": module} if place is None else place[0]._modules
+            for place, module in zip(places, modules.values(), strict=True)
+        ]
+        self._attributes = ["" if place is None else place[1] for place in places]
         self._modules = list(modules.values())
-        self._known: tuple[list[int], list[int]] | None = None
+        self._known: tuple[list[int], list[int], list[int]] | None = None
         self._held: dict[str, Tensor] = {}
         self._others: dict[str, Tensor] = {}
 
@@ -48,16 +54,16 @@ class PlannedWeights:
         return dict(zip(self._names, self._weights(), strict=True))
 
     def held_by(self, optimizer: Optimizer) -> dict[str, Tensor]:
-        """The planned weights that an optimizer holds; the same dict as long as nothing has changed.
+        """The planned weights that an optimizer holds; the same dict as long as model and param groups do not change.
 
         Raises:
             RuntimeError: a weight is trained and has a gradient, but the optimizer does not hold it.
         """
         weights = self._weights()
-        held = [id(param) for group in optimizer.param_groups for param in group["params"]]
-        known = held, list(map(id, weights))
+        sizes = [len(group["params"]) for group in optimizer.param_groups]
+        known = list(map(id, params_of(optimizer))), list(map(id, weights)), sizes
         if known != self._known:
-            self._known, ids = known, set(held)
+            self._known, ids = known, set(known[0])
             found = dict(zip(self._names, weights, strict=True))
             self._held = {name: weight for name, weight in found.items() if id(weight) in ids}
             self._others = {name: weight for name, weight in found.items() if id(weight) not in ids}
@@ -70,14 +76,10 @@ class PlannedWeights:
         return self._held
 
     def _weights(self) -> list[Tensor]:
-        modules = [
-            module if place is None else place[0]._modules.get(place[1])
-            for place, module in zip(self._places, self._modules, strict=True)
-        ]
-        for name, known, module in zip(self._names, self._modules, modules, strict=True):
-            if module is not known and not isinstance(module, LinearOperator):
-                raise RuntimeError(f"there is no linear operator at {name!r} any more: make a new plan")
-        weights = [cast(nn.Module, module)._parameters.get("weight") for module in modules]
+        modules: list[Any] = list(map(dict.get, self._parents, self._attributes))  # type: ignore[arg-type]
+        if modules != self._modules:
+            self._modules = self._checked(modules)
+        weights = [module._parameters.get("weight") for module in self._modules]
         for name, weight in zip(self._names, weights, strict=True):
             if weight is None:
                 raise RuntimeError(
@@ -85,6 +87,17 @@ class PlannedWeights:
                     "parametrized: undo that, or make a new plan without the operator"
                 )
         return cast(list[Tensor], weights)
+
+    def _checked(self, modules: list[Any]) -> list[LinearOperator]:
+        for name, module in zip(self._names, modules, strict=True):
+            if not isinstance(module, LinearOperator):
+                raise RuntimeError(f"there is no linear operator at {name!r} any more: make a new plan")
+        return modules
+
+
+def params_of(optimizer: Optimizer) -> list[Tensor]:
+    """The parameters of all groups, in their order."""
+    return list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
 
 
 def refuse_copy(protocol: int) -> Any:

@@ -11,7 +11,8 @@ graph, still reads is never written to.
 
 import struct
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -151,7 +152,7 @@ class Launch:
         device = self._programs.device
         table, scalars, aligned = self._upload(grads, numbers)
         given = [scalars if each is None else each.to(device) for each in (grad_scale, found_inf, clip)]
-        with torch.cuda.device_of(self._programs):  # type: ignore[no-untyped-call]
+        with _on(device):
             step[self._grid](
                 self._programs,
                 self._geometry,
@@ -199,6 +200,13 @@ class Launch:
         for at, each in moving.items():
             uploaded[1][at].copy_(each)
         return uploaded
+
+
+def _on(device: torch.device) -> AbstractContextManager[Any]:
+    """Makes a GPU the current one, where it is not: Triton launches on that one."""
+    if device.type != "cuda" or device.index == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(device)
 
 
 def _geometry(local: Tensor, row: Row, plan: Plan) -> tuple[list[int], list[int]]:
