@@ -48,9 +48,9 @@ def _divided(n, divider):
 def _places(geometry, first, BLOCK: tl.constexpr):
     """Row, column and tap of a block's entries."""
     place = first + tl.arange(0, BLOCK)
-    row = _divided(place, geometry + 10)
+    row = _divided(place, geometry + 9)
     within = place - row * tl.load(geometry + 1)
-    outer = _divided(within, geometry + 12)
+    outer = _divided(within, geometry + 11)
     inner = within - outer * tl.load(geometry + 2)
     if tl.load(geometry + 5) != 0:
         tap, column = outer, inner
@@ -83,7 +83,6 @@ def _entry(geometry, entry, values, row, column, tap, inside, WIDE: tl.constexpr
 @triton.jit
 def _factor(
     geometry,
-    entries,
     values,
     first,
     inside,
@@ -94,10 +93,10 @@ def _factor(
 ):
     """The sum of all entries' factors; 1 for a tensor without any."""
     total = tl.full((BLOCK,), 1.0, WIDE)
-    count = tl.load(geometry + 9)
+    count = tl.load(geometry + 8)
     if count > 0:
         row, column, tap = _places(geometry, first, BLOCK)
-        entry = entries + 5 * tl.load(geometry + 8)
+        entry = geometry + 13
         total = _entry(geometry, entry, values, row, column, tap, inside, WIDE, MASKED)
         for number in tl.static_range(1, ENTRIES):
             if number < count:
@@ -119,7 +118,6 @@ def _adam_update(
     root,
     eps,
     geometry,
-    entries,
     values,
     first,
     inside,
@@ -129,13 +127,13 @@ def _adam_update(
     BLOCK: tl.constexpr,
 ):
     """The sum over branches, sum_b embed_b( s_b^2 m / (|s_b| root + eps) )."""
-    count = tl.load(geometry + 9)
+    count = tl.load(geometry + 8)
     if count == 0:
         update = m / (root + eps)
     else:
         update = tl.zeros((BLOCK,), WIDE)
         row, column, tap = _places(geometry, first, BLOCK)
-        entry = entries + 5 * tl.load(geometry + 8)
+        entry = geometry + 13
         for number in tl.static_range(ENTRIES):
             if number < count:
                 s = _entry(geometry, entry + 5 * number, values, row, column, tap, inside, WIDE, MASKED)
@@ -146,7 +144,6 @@ def _adam_update(
 @triton.jit
 def _step_block(
     geometry,
-    entries,
     values,
     arrays,
     numbers,
@@ -186,7 +183,7 @@ def _step_block(
         g = g * tl.load(clip).to(WIDE)
     g = g * sign
     if RULE == "sgd":
-        g = g * _factor(geometry, entries, values, first, inside, ENTRIES, WIDE, MASKED, BLOCK) + decay * w
+        g = g * _factor(geometry, values, first, inside, ENTRIES, WIDE, MASKED, BLOCK) + decay * w
         if MOMENTUM:
             momentum, kept = tl.load(numbers + 3).to(WIDE), tl.load(numbers + 4).to(WIDE)
             buffer = momentum * m + kept * g
@@ -201,7 +198,7 @@ def _step_block(
     if RULE == "lion":
         now, later = tl.load(numbers + 3).to(WIDE), tl.load(numbers + 4).to(WIDE)  # 1 - beta1, 1 - beta2
         mean = m + now * (g - m)
-        factor = _factor(geometry, entries, values, first, inside, ENTRIES, WIDE, MASKED, BLOCK)
+        factor = _factor(geometry, values, first, inside, ENTRIES, WIDE, MASKED, BLOCK)
         update = tl.where(mean > 0, factor, tl.where(mean < 0, -factor, 0.0))
         w = w * (1 - lr * decay) - lr * update
         _write(at_first, m + later * (g - m), inside, TYPE, MASKED, BLOCK)
@@ -221,7 +218,7 @@ def _step_block(
             v = tl.maximum(v, _read(at_largest, inside, WIDE, MASKED, BLOCK))
             _write(at_largest, v, inside, TYPE, MASKED, BLOCK)
         root = tl.sqrt(v) * (1 / tl.sqrt(_one_less_exp(steps * log_beta2)))
-        update = _adam_update(m, root, eps, geometry, entries, values, first, inside, ENTRIES, WIDE, MASKED, BLOCK)
+        update = _adam_update(m, root, eps, geometry, values, first, inside, ENTRIES, WIDE, MASKED, BLOCK)
         w = w * (1 - lr * decay) - lr / _one_less_exp(steps * log_beta1) * update
     _write(at_weight, w, inside, TYPE, MASKED, BLOCK)
 
@@ -230,7 +227,6 @@ def _step_block(
 def step(
     programs,
     geometry,
-    entries,
     values,
     table,
     scalars,
@@ -257,7 +253,7 @@ def step(
     """Steps one block of one tensor."""
     program = tl.program_id(0)
     tensor = tl.load(programs + program).to(tl.int32)
-    geometry += 14 * tensor
+    geometry += (13 + 5 * ENTRIES) * tensor
     arrays = table + tensor
     numel = tl.load(geometry)
     numbers = scalars + NUMBERS * tl.load(geometry + 6)
@@ -268,13 +264,13 @@ def step(
     if not skips:
         if first + BLOCK <= numel:
             _step_block(
-                geometry, entries, values, arrays, numbers, grad_scale, clip, tensors, first, numel,
+                geometry, values, arrays, numbers, grad_scale, clip, tensors, first, numel,
                 ARRAYS, ENTRIES, RULE, MOMENTUM, NESTEROV, DAMPENED, AMSGRAD,
                 TYPE, WIDE, ALIGNED, SCALED, CLIPPED, False, BLOCK,
             )  # fmt: skip
         else:
             _step_block(
-                geometry, entries, values, arrays, numbers, grad_scale, clip, tensors, first, numel,
+                geometry, values, arrays, numbers, grad_scale, clip, tensors, first, numel,
                 ARRAYS, ENTRIES, RULE, MOMENTUM, NESTEROV, DAMPENED, AMSGRAD,
                 TYPE, WIDE, ALIGNED, SCALED, CLIPPED, True, BLOCK,
             )  # fmt: skip

@@ -1,7 +1,7 @@
 """One launch for many tensors: the tables that tell each program of a kernel what it works on.
 
     programs    which tensor
-    geometry    a tensor's size, its rows, channels and taps, its param group, its entries
+    geometry    a tensor's size, its rows, channels and taps, its param group, and its entries
     entries     what multiplies a tensor: values by row and tap, and on which block diagonal of channels they lie
     table       the addresses of all weights, gradients and states, then the numbers of each param group
 
@@ -98,24 +98,21 @@ class Launch:
         self._words: list[int] = []
         self._uploaded = torch.empty(0), torch.empty(0), False
         self._kept: list[Tensor] = []  # what captured graphs read at each replay
-        values, entries = [torch.zeros(1, dtype=torch.float64)], [[0] * 5]
+        factors = [[] if row.name is None else _factors(plan, row.name, degree, row.rows) for row in rows]
+        self._compiled_for["ENTRIES"] = most = max(1, *map(len, factors))
+        values = [torch.zeros(1, dtype=torch.float64)]
         geometry: list[list[int]] = []
         programs: list[int] = []
-        filled = 1
-        for number, row in enumerate(rows):
+        for number, (row, entries) in enumerate(zip(rows, factors, strict=True)):
             local = local_rows(row.param)[0]
-            found = [] if row.name is None else _entries(plan, row.name, degree, row.rows)
-            shape, dividers = _geometry(local, row, plan)
-            geometry.append([*shape, len(programs), len(entries), len(found), *dividers])
-            for entry in found:
-                entries.append([filled, *entry[1:]])
+            numbers = _geometry(local, row, plan, first_program=len(programs), entries=len(entries))
+            for entry in entries:
+                numbers += [sum(map(len, values)), *entry[1:]]
                 values.append(entry.values)
-                filled += len(entry.values)
+            geometry.append(numbers + [0] * 5 * (most - len(entries)))
             programs += [number] * -(-local.numel() // BLOCK)
-        self._compiled_for["ENTRIES"] = max((*(each[9] for each in geometry), 1))
         device = local_rows(rows[0].param)[0].device
         self._values = torch.cat(values).to(device, wide)
-        self._entries = torch.tensor(entries, dtype=torch.int32, device=device)
         self._geometry = torch.tensor(geometry, dtype=torch.int32, device=device)
         self._programs = torch.tensor(programs, device=device).to(torch.int16 if len(rows) < 2**15 else torch.int32)
         self._grid = (len(programs),)
@@ -126,9 +123,7 @@ class Launch:
 
     @property
     def nbytes(self) -> int:
-        return sum(
-            each.nbytes for each in (self._values, self._entries, self._geometry, self._programs, self._uploaded[0])
-        )
+        return sum(each.nbytes for each in (self._values, self._geometry, self._programs, self._uploaded[0]))
 
     def run(
         self,
@@ -156,7 +151,6 @@ class Launch:
             step[self._grid](
                 self._programs,
                 self._geometry,
-                self._entries,
                 self._values,
                 table,
                 scalars,
@@ -209,21 +203,22 @@ def _on(device: torch.device) -> AbstractContextManager[Any]:
     return torch.cuda.device(device)
 
 
-def _geometry(local: Tensor, row: Row, plan: Plan) -> tuple[list[int], list[int]]:
-    """A tensor's size and layout, and what divides by its row and by its channels or taps.
+def _geometry(local: Tensor, row: Row, plan: Plan, *, first_program: int, entries: int) -> list[int]:
+    """What the kernel knows of a tensor.
 
     Elements, those of a row and of a channel (or of a tap, where taps come first), the rows of a group (0 for a single
-    group), the first row, whether taps come first, the param group.
+    group), the first row, whether taps come first, the param group, the first program, the number of entries, what
+    divides by the elements of a row and by those of a channel. The entries follow.
     """
-    if row.name is None:
-        return [local.numel(), 1, 1, 0, 0, 0, row.group], [0, 0, 0, 0]
-    operator = plan.blocks[row.name].operator
-    taps_first = not local.is_contiguous()
-    size, inner = local[0].numel(), local.shape[1] if taps_first else local.shape[2:].numel()
-    height = operator.out_channels // operator.groups if operator.groups > 1 else 0
-    first = 0 if row.rows is None else row.rows.start
-    geometry = [local.numel(), size, inner, height, first, int(taps_first), row.group]
-    return geometry, [*_divider(size), *_divider(inner)]
+    size, inner, height, first, taps_first = 1, 1, 0, 0, False
+    if row.name is not None:
+        operator = plan.blocks[row.name].operator
+        taps_first = not local.is_contiguous()
+        size, inner = local[0].numel(), local.shape[1] if taps_first else local.shape[2:].numel()
+        height = operator.out_channels // operator.groups if operator.groups > 1 else 0
+        first = 0 if row.rows is None else row.rows.start
+    shape = [local.numel(), size, inner, height, first, int(taps_first), row.group, first_program, entries]
+    return [*shape, *_divider(size), *_divider(inner)]
 
 
 def _divider(divisor: int) -> tuple[int, int]:
@@ -233,7 +228,7 @@ def _divider(divisor: int) -> tuple[int, int]:
     return factor - (1 << 32) if factor >= 1 << 31 else factor, shift  # as a signed number of 32 bits
 
 
-def _entries(plan: Plan, name: str, degree: float | None, rows: range | None) -> list[Entry]:
+def _factors(plan: Plan, name: str, degree: float | None, rows: range | None) -> list[Entry]:
     """A block's factors: |s| of each branch, or the powers of all branches that fill the groups as one."""
     block, constants = plan.blocks[name], plan.constants(name)
     held = slice(None) if rows is None else slice(rows.start, rows.stop)
