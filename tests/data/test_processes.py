@@ -85,7 +85,7 @@ def test_work_is_judged_by_its_beginning(seconds, done, count, short):
 def test_what_was_begun_here_is_finished_by_processes(paths, monkeypatch):
     expected = decode(paths, 16)
     monkeypatch.setattr(processes, "_HERE", 7)
-    monkeypatch.setattr(processes, "_cores", lambda: 2)
+    monkeypatch.setattr(processes, "cores", lambda: 2)
     monkeypatch.setattr(processes, "_is_short", lambda seconds, done, count: done < 14)
     made = decode(paths, 16)
     assert torch.equal(made[0], expected[0])

@@ -60,7 +60,7 @@ def _decode(paths: Sequence[Path], size: int, file: IO[bytes], processes: int | 
     decoding.pillow()  # a missing Pillow is an error here, not in a process
     broken, done = dict[int, str](), 0
     if processes is None:
-        processes = _cores()
+        processes = cores()
         memory = mmap.mmap(file.fileno(), 0) if size else None
         start = time.perf_counter()
         while done < len(paths) and (processes == 1 or _is_short(time.perf_counter() - start, done, len(paths))):
@@ -71,7 +71,7 @@ def _decode(paths: Sequence[Path], size: int, file: IO[bytes], processes: int | 
     return dict(sorted(broken.items()))
 
 
-def _cores() -> int:
+def cores() -> int:
     """The cores that this process may use; 1 where it cannot start others."""
     if not sys.executable or hasattr(sys, "frozen") or os.name != "posix":
         return 1
