@@ -30,6 +30,7 @@ TASK = struct.Struct("<QQQ")  # the first image's place; where the paths of all 
 # a JPEG's header: frames, the start of the scan, and what else a plain one has (tables, JFIF, Adobe, comments)
 _FRAMES, _SCAN = (0xC0, 0xC1, 0xC2), 0xDA
 _PLAIN = (0xC4, 0xDB, 0xDD, 0xE0, 0xEE, 0xFE)
+_SMALL = 1 << 16  # bytes of a JPEG from which on its header is a small part of the work
 _JPEG_MODES = {1: "L", 3: "RGB"}
 
 
@@ -72,7 +73,7 @@ def read_rgb(path: str | Path) -> "PillowImage":
     try:
         image = _read_plain_jpeg(path)
         if image is not None:
-            return image.convert("RGB")
+            return image if image.mode == "RGB" else image.convert("RGB")
         with pillow().open(path, formats=_FORMATS) as image:
             # without the detour Pillow warns of transparent palettes
             opened: PillowImage = image.convert("RGBA") if "transparency" in image.info else image
@@ -84,16 +85,19 @@ def read_rgb(path: str | Path) -> "PillowImage":
 
 
 def _read_plain_jpeg(path: str | Path) -> "PillowImage | None":
-    """A plain JPEG, straight from Pillow's decoder; None for every other file, and for a broken one.
+    """A small plain JPEG, straight from Pillow's decoder; None for every other file, and for a broken one.
 
-    `Image.open` takes longer to look at the header of a small JPEG than to decode it.
+    `Image.open` takes as long to look at the header of a small JPEG as the decoder to decode it.
     """
     if not str(path).lower().endswith((".jpg", ".jpeg")):
         return None
     try:
-        with open(path, "rb", buffering=0) as file:
-            content = file.read()
-        header = _plain_header(content)
+        file = os.open(path, os.O_RDONLY)
+        try:
+            content = os.read(file, _SMALL)
+        finally:
+            os.close(file)
+        header = _plain_header(content) if len(content) < _SMALL else None
         if header is None:
             return None
         image: PillowImage = pillow().frombytes(*header, content, "jpeg", (header[0], ""))
@@ -137,6 +141,8 @@ def centre_crop(image: "PillowImage", size: int, share: float = 1.0) -> "PillowI
 
     It is the same as to resize the shorter side to `size / share` and to cut out the middle.
     """
+    if share == 1 and image.size == (size, size):
+        return image
     side = min(image.width, image.height) * share
     left, top = (image.width - side) / 2, (image.height - side) / 2
     return image.resize((size, size), pillow().Resampling.BILINEAR, box=(left, top, left + side, top + side))
