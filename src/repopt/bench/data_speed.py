@@ -34,12 +34,14 @@ class DataSpeed:
     Attributes:
         stage: `decoding` (all files of a folder that is held in memory, without the cache), `batches` (augmented, on
             the device, without a model) or `training` (the model's, on noise held on the device).
+        size: side of the images.
         images: how many were timed.
         images_per_second: over all of them.
         cores: that this process may use.
     """
 
     stage: Stage
+    size: int
     images: int
     images_per_second: float
     cores: int
@@ -83,7 +85,7 @@ def _decoding(path: Path, size: int, limit: int | None) -> DataSpeed:
     paths = [name for files in (splits.train, splits.val) if not isinstance(files, Images) for name in files.paths]
     start = time.perf_counter()
     decode(paths, size)
-    return _speed("decoding", len(paths), time.perf_counter() - start)
+    return _speed("decoding", size, len(paths), time.perf_counter() - start)
 
 
 def _batches(data: DataSet, recipe: Recipe, device: torch.device, steps: int) -> DataSpeed:
@@ -105,7 +107,7 @@ def _batches(data: DataSet, recipe: Recipe, device: torch.device, steps: int) ->
     _take(stream, warm, device)
     start = time.perf_counter()
     _take(stream, timed, device)
-    return _speed("batches", timed * recipe.batch_size, time.perf_counter() - start)
+    return _speed("batches", batches.size, timed * recipe.batch_size, time.perf_counter() - start)
 
 
 def _take(stream: Iterator[Batch], count: int, device: torch.device) -> None:
@@ -116,19 +118,19 @@ def _take(stream: Iterator[Batch], count: int, device: torch.device) -> None:
 
 
 def _training(model: str, method: Method, data: DataSet, recipe: Recipe, device: torch.device, steps: int) -> DataSpeed:
-    plain = dataclasses.asdict(Augmentation())
+    plain, size = dataclasses.asdict(Augmentation()), recipe.size or data.size
     cost = measure_training(
         model,
         (method,),
         dataclasses.replace(recipe, **plain),
-        size=recipe.size or data.size,
+        size=size,
         classes=len(data.classes),
         steps=steps,
         device=device,
     )[0]
     images = steps * recipe.batch_size
-    return _speed("training", images, images / cost.images_per_second)
+    return _speed("training", size, images, images / cost.images_per_second)
 
 
-def _speed(stage: Stage, images: int, seconds: float) -> DataSpeed:
-    return DataSpeed(stage=stage, images=images, images_per_second=images / seconds, cores=cores())
+def _speed(stage: Stage, size: int, images: int, seconds: float) -> DataSpeed:
+    return DataSpeed(stage=stage, size=size, images=images, images_per_second=images / seconds, cores=cores())

@@ -192,7 +192,8 @@ def _print_data_table(records: list[dict[str, Any]]) -> None:
     shown = table(
         "stage",
         *("images", "images/s"),
-        title=f"{first['data']}, batch {first['batch_size']}, {first['cores']} cores, on {first['hardware']}",
+        title=f"{first['data']} at {first['size']}, batch {first['batch_size']}, decoded by {first['cores']} cores, on "
+        f"{first['hardware']}",
     )
     stages = {
         "decoding": "decoding the files",
