@@ -7,9 +7,9 @@ import torch
 import torchvision_shim  # noqa: F401
 from data.pictures import class_folders, truncate
 from repopt.data import Augmentation, EvalBatches, TrainBatches
-from repopt.data.decoding import as_tensor, centre_crop, read_rgb
+from repopt.data.decoding import centre_crop, pillow, read_rgb
 from repopt.data.folder import read_folder
-from repopt.data.streaming import EVAL_SHARE
+from repopt.data.streaming import EVAL_SHARE, as_tensor
 
 EVERYTHING = Augmentation(resized_crop=(0.3, 1.0), flip=True, randaugment=(2, 15), color_jitter=0.4, erasing=0.3)
 OPTIONS = {"size": 16, "mean": (0.0,) * 3, "std": (1 / 255,) * 3, "device": torch.device("cpu")}
@@ -103,6 +103,7 @@ def test_a_missing_plug_in_is_a_sentence(files, monkeypatch):
     with pytest.raises(ImportError, match=r"randaugment needs torchvision, .*: pip install 'repopt\[timm\]'"):
         epoch(files)
     monkeypatch.setitem(sys.modules, "PIL", None)
+    pillow.cache_clear()
     with pytest.raises(ImportError, match=r"decoded by Pillow, which is not installed: pip install 'repopt\[report\]'"):
         epoch(files, Augmentation())
 

@@ -33,12 +33,19 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "bench:bench_train",
         "Measure images per second and peak memory of methods and models, in one run, on noise held on the device.",
     ),
+    "bench data": (
+        "bench:bench_data",
+        "Measure how many images per second a data set gives: decoded, as batches, and what a model takes.",
+    ),
     "list": ("list_models:list_models", "List the models by name, or the scales that ship."),
 }
 _ABOUT = "Train a plain network as if it had branches, by changing the optimizer instead of the model."
 
 # the recipe of a command where none is named: for digits, for images held on the device, for folders
-_RECIPES = {"search": ("demo", "search", "search"), "train": ("demo", "small", "imagenet")}
+_RECIPES = {
+    "search": ("demo", "search", "search"),
+    **dict.fromkeys(("train", "bench data"), ("demo", "small", "imagenet")),
+}
 
 
 def main(args: list[str] | None = None) -> None:

@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+import tyro
 from rich.console import Console
 
 import repopt
+from repopt.bench.data_speed import measure_data
 from repopt.bench.step_cost import Implementation, Rule, measure_step
 from repopt.bench.train_cost import measure_training
 from repopt.cli.output import Device, print_json, table
@@ -110,6 +112,45 @@ def bench_train(
     return 0
 
 
+def bench_data(
+    *,
+    data: str = "digits",
+    model: str | None = None,
+    method: Method = "repopt",
+    limit: int | None = None,
+    steps: int = 50,
+    device: Device = "auto",
+    out: Path | None = None,
+    json: bool = False,
+    recipe: str = "auto",
+    fields: Annotated[Recipe, tyro.conf.arg(name="")],
+) -> int:
+    """Measure how many images per second a data set gives: decoded, as batches, and what a model takes.
+
+    Example: repopt bench data --data folder:PATH --recipe small --model repopt_vgg_b1
+
+    Args:
+        data: digits, cifar10:PATH, cifar100:PATH, folder:PATH or fake:N,C,SIZE.
+        model: a plain model to time beside the data, on noise held on the device; none unless given.
+        method: how that model is trained.
+        limit: use only that many images.
+        steps: timed batches; of images held in memory, whole epochs.
+        device: auto is CUDA if there is one.
+        out: a CSV file to append the figures to.
+        json: print JSON instead of a table.
+        recipe: auto (demo for digits, imagenet for folders, else small), a name, or a .toml file; every flag below is
+            one of its fields, with its default.
+        fields: the recipe's fields.
+    """
+    chosen = chosen_device(device)
+    speeds = measure_data(data, fields, device=chosen, steps=steps, limit=limit, model=model, method=method)
+    setting = {"data": data, "recipe": recipe, "batch_size": fields.batch_size, "workers": fields.workers}
+    trained = {"model": model or "", "method": method if model else "", "precision": fields.precision}
+    records = [{**asdict(speed), **setting, **trained, **environment(chosen)} for speed in speeds]
+    _give(records, _print_data_table, out=out, json=json)
+    return 0
+
+
 def _give(
     records: list[dict[str, Any]],
     print_table: Callable[[list[dict[str, Any]]], None],
@@ -143,6 +184,24 @@ def _print_train_table(records: list[dict[str, Any]]) -> None:
             f"{record['compile_seconds']:.1f}",
             f"{record['parameters'] / 1e6:.1f}",
         )
+    Console().print(shown)
+
+
+def _print_data_table(records: list[dict[str, Any]]) -> None:
+    first = records[0]
+    shown = table(
+        "stage",
+        *("images", "images/s"),
+        title=f"{first['data']} at {first['size']}, batch {first['batch_size']}, decoded by {first['cores']} cores, on "
+        f"{first['hardware']}",
+    )
+    stages = {
+        "decoding": "decoding the files",
+        "batches": "batches as in training",
+        "training": f"{first['model']} by {first['method']}, without its data",
+    }
+    for record in records:
+        shown.add_row(stages[record["stage"]], f"{record['images']:,}", f"{record['images_per_second']:,.0f}")
     Console().print(shown)
 
 

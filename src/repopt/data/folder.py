@@ -14,8 +14,9 @@ from typing import Literal
 import torch
 
 from repopt.data.cached import cached
-from repopt.data.decoding import ENDINGS, decode, find_broken, sides
+from repopt.data.decoding import ENDINGS, sides
 from repopt.data.images import ImageFiles, Images, Splits, balanced
+from repopt.data.processes import decode, find_broken
 from repopt.plans.patterns import listed
 
 SIZE = 224

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from repopt.data.augment import Augmentation, crop_box, draw, mirrored, mixed_seed
-from repopt.data.decoding import BrokenImageError, as_tensor, centre_crop, pillow, read_rgb
+from repopt.data.decoding import BrokenImageError, centre_crop, pillow, read_rgb
 from repopt.data.images import ImageFiles
 
 if TYPE_CHECKING:
@@ -27,6 +27,11 @@ Sample = Tensor | str  # an image, or why there is none
 
 # share of the shorter side that evaluation sees: 224 of 256 pixels, as is usual on ImageNet
 EVAL_SHARE = 0.875
+
+
+def as_tensor(image: "PillowImage") -> Tensor:
+    """(3, H, W) uint8."""
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
 class _Samples(Dataset[Sample]):
