@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from repopt.data.augment import scaled, scaling
-from repopt.train.compiling import OPTIONS
+from repopt.models import create_model
+from repopt.train.compiling import OPTIONS, compiled, pad_few_channels_
 from repopt.train.objective import Objective
 
 CPU = torch.device("cpu")
@@ -56,3 +57,46 @@ def test_the_model_keeps_its_names_and_its_state():
 
 def test_torch_knows_the_options():
     torch.compile(nn.ReLU(), options=OPTIONS)
+
+
+@pytest.mark.parametrize(("name", "stems"), [("repopt_vgg_nano", 1), ("repvgg_nano", 2)])
+def test_a_stem_over_padded_channels_is_the_stem(name, stems):
+    """Outputs and gradients, in float64; RepVGG's stem has two convolutions."""
+    padded = []
+
+    def backend(graph, inputs):
+        pad_few_channels_(graph, 8)
+        padded.extend(graph.graph.find_nodes(op="call_function", target=F.pad))
+        return graph.forward
+
+    torch.manual_seed(0)
+    net = create_model(name, num_classes=4).double()
+    x = torch.randn(4, 3, 32, 32, dtype=torch.float64)
+    found = []
+    for called in (net, torch.compile(net, backend=backend, dynamic=False)):
+        net.zero_grad()
+        y = called(x)
+        y.square().sum().backward()
+        found.append([y.detach(), *(param.grad.clone() for param in net.parameters())])
+    assert len(padded) == 2 * stems
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def test_on_a_gpu_the_compiled_loss_is_the_loss():
+    """In bf16, to its precision, with the stem padded."""
+    net = small().to(device="cuda", memory_format=torch.channels_last)
+    objective = Objective(net, tuple(each.cuda() for each in SCALING), label_smoothing=0.1, channels_last=True)
+    pixels, labels = PIXELS.cuda(), LABELS.cuda()
+    found = []
+    for called in (objective, compiled(objective)):
+        net.zero_grad()
+        with torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False):
+            loss, _ = called(pixels, labels)
+        loss.backward()
+        stem = next(net.parameters()).grad
+        found.append((loss.detach(), stem / stem.norm()))
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-2, atol=1e-2)
+    assert (found[0][1] - found[1][1]).norm() < 0.05
