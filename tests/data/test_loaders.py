@@ -51,6 +51,14 @@ def test_batches_are_normalized_floats(data):
 
 
 @pytest.mark.parametrize("augmentation", AUGMENTATIONS.values(), ids=AUGMENTATIONS)
+def test_pixels_are_the_batches_before_normalization(data, augmentation):
+    batches = train_batches(data, augmentation)
+    raw = list(batches.pixels(4, 1))
+    assert same([(scaled(pixels, *batches.scaling), labels) for pixels, labels in raw], batches.epoch(4, 1))
+    assert {pixels.dtype for pixels, _ in raw} == {torch.float32 if augmentation is EVERYTHING else torch.uint8}
+
+
+@pytest.mark.parametrize("augmentation", AUGMENTATIONS.values(), ids=AUGMENTATIONS)
 @pytest.mark.parametrize("size", [12, 224])  # of which a group is all batches, and two
 def test_an_epoch_started_in_its_middle_goes_on_as_the_whole_one(data, augmentation, size):
     whole = list(train_batches(data, augmentation, size=size).epoch(2))

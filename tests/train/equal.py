@@ -35,8 +35,8 @@ class Doubled:
     def __iter__(self):
         return ((x.double(), y) for x, y in self._batches)
 
-    def epoch(self, number, start=0):
-        return ((x.double(), y) for x, y in self._batches.epoch(number, start))
+    def pixels(self, number, start=0):
+        return ((x.double(), y) for x, y in self._batches.pixels(number, start))
 
 
 def train(case, out, parts, world, device):

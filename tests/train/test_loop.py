@@ -16,6 +16,7 @@ from repopt.surgery.conversion import merge
 from repopt.train.distributed import World
 from repopt.train.loop import Trainer
 from repopt.train.methods import METHODS
+from repopt.train.objective import Objective
 from repopt.train.progress import StoppedError
 from repopt.train.recipe import demo, lr_at
 from repopt.train.runs import RunFolder, evaluate_run, load_run
@@ -43,7 +44,7 @@ def started(method="repopt", *, data="fake:64,4,16", options=None, double=False,
 def trained(run, steps=2, dtype=torch.float32):
     """The run after some steps, and the losses of each."""
     losses = []
-    for number, (x, y) in zip(range(steps), run.batches.epoch(0), strict=False):
+    for number, (x, y) in zip(range(steps), run.batches.pixels(0), strict=False):
         before = run.step.totals.values[0].item()
         run.train_on(x.to(dtype), y, 0, number)
         losses.append(run.step.totals.values[0].item() - before)
@@ -52,6 +53,12 @@ def trained(run, steps=2, dtype=torch.float32):
 
 def weights(run):
     return {name: param.detach().clone() for name, param in run.subject.model.named_parameters()}
+
+
+def as_they_are(net, recipe):
+    """The recipe's loss of images that are not normalized."""
+    scaling = torch.ones(3, 1, 1), torch.zeros(3, 1, 1)
+    return Objective(net, scaling, label_smoothing=recipe.label_smoothing, channels_last=False)
 
 
 def normless():
@@ -68,7 +75,7 @@ def test_a_batch_in_parts_is_the_whole_batch_where_there_are_no_norms(parts):
         net = normless()
         recipe = dataclasses.replace(BASE, accumulate=accumulate, label_smoothing=0.1)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-        step = TrainStep(net, optimizer, lambda: None, recipe, device=CPU, graph=False)
+        step = TrainStep(as_they_are(net, recipe), optimizer, lambda: None, recipe, device=CPU, graph=False)
         for _ in range(5):
             step(x, y)
         found.append((net, step.totals.values))
@@ -86,7 +93,8 @@ def test_the_loss_of_mixed_images_is_the_mixed_loss():
     smoothed = 0.9 * targets + 0.1 / 4
     expected = F.cross_entropy(logits, smoothed)
     recipe = dataclasses.replace(BASE, label_smoothing=0.1, mixup=0.4)
-    step = TrainStep(net, torch.optim.SGD(net.parameters()), lambda: None, recipe, device=CPU, graph=False)
+    objective, optimizer = as_they_are(net, recipe), torch.optim.SGD(net.parameters())
+    step = TrainStep(objective, optimizer, lambda: None, recipe, device=CPU, graph=False)
     step(x, y, share)
     assert step.totals.values[0].item() == pytest.approx(expected.item(), rel=1e-6)
 
@@ -101,7 +109,7 @@ def test_mixing_changes_with_the_step_and_not_with_the_run():
 def test_the_average_is_the_moving_average_of_the_weights_and_starts_at_the_first():
     run = started(ema=0.75)
     expected = None
-    for number, (x, y) in enumerate(run.batches.epoch(0)):
+    for number, (x, y) in enumerate(run.batches.pixels(0)):
         run.train_on(x, y, 0, number)
         now = {name: value.double() for name, value in weights(run).items()}
         expected = now if expected is None else {name: 0.75 * expected[name] + 0.25 * now[name] for name in now}
@@ -114,7 +122,7 @@ def test_the_real_blocks_and_the_operators_that_imagine_them_have_the_same_losse
     """In float64, also with the gradient clipped: by the norm that the real blocks' gradient has."""
     plain, real = (started(method, double=True, **fields) for method in ("repopt", "csla"))
     plain.subject.model.load_state_dict(merge(real.subject.model).state_dict())  # drawn in float32: equal to its eps
-    for number, (x, y) in enumerate([*plain.batches.epoch(0), *plain.batches.epoch(1)]):
+    for number, (x, y) in enumerate([*plain.batches.pixels(0), *plain.batches.pixels(1)]):
         for run in (plain, real):
             run.train_on(x.double(), y, number // 2, number % 2)
         assert plain.step.totals.values[0].item() == pytest.approx(real.step.totals.values[0].item(), rel=1e-6)
@@ -155,7 +163,7 @@ def test_every_method_learns_what_it_is_shown(method):
     """Of one batch of digits shown over and over, the loss falls to about a fiftieth, on every processor."""
     shallow = {"depths": (1, 1, 1, 1), "strides": (1, 1, 2, 1, 2)}
     run = started(method, data="digits", options=shallow, lr=0.4)
-    x, y = next(run.batches.epoch(0))
+    x, y = next(run.batches.pixels(0))
     losses = []
     for _ in range(40):
         before = run.step.totals.values[0].item()

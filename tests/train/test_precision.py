@@ -29,7 +29,7 @@ def test_a_step_that_overflows_in_fp16_is_as_if_it_had_not_been(device, clip, me
     data = load_data("fake:64,4,16")
     job = Job(method=method, model="repopt_vgg_nano", data=data.name, recipe=recipe, scales="ones")
     runs = [Trainer(build(job, data, chosen), data, recipe, None, device=chosen, quiet=True) for _ in range(2)]
-    (x, y), *_ = runs[0].batches.epoch(0)
+    (x, y), *_ = runs[0].batches.pixels(0)
     scaler = runs[0].step.scaler
     scaler.load_state_dict({**scaler.state_dict(), "scale": 2.0**120, "backoff_factor": 2.0**-112})
     start = [param.detach().clone() for param in runs[0].subject.model.parameters()]

@@ -100,10 +100,10 @@ def _measured(job: Job, data: DataSet, steps: int, device: torch.device, first: 
 def _take(trainer: Trainer, steps: int) -> None:
     epoch = taken = 0
     while taken < steps:
-        for x, y in trainer.batches.epoch(epoch):
+        for pixels, labels in trainer.batches.pixels(epoch):
             if taken == steps:
                 break
-            trainer.train_on(x, y, epoch, taken)
+            trainer.train_on(pixels, labels, epoch, taken)
             taken += 1
         epoch += 1
     trainer.synchronize()

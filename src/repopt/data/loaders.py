@@ -69,7 +69,7 @@ class TrainBatches:
         self.batch_size, self.size, self.device, self.seed = batch_size, size, device, seed
         share = batch_size // world_size
         self._share = slice(rank * share, (rank + 1) * share)
-        self._scaling = scaling(mean, std, device)
+        self.scaling = scaling(mean, std, device)
         self._count = len(images)
         self._generator = torch.Generator(device)
         self._labels = images.labels.to(device)
@@ -99,7 +99,11 @@ class TrainBatches:
         return self._count // self.batch_size
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch.
+        """The batches of an epoch, normalized; arguments as of `pixels`."""
+        return ((scaled(pixels, *self.scaling), labels) for pixels, labels in self.pixels(number, start))
+
+    def pixels(self, number: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch before normalization: uint8 where pixels are only moved, else 0 to 255 in float32.
 
         Args:
             number: of the epoch; another number gives another order.
@@ -137,15 +141,15 @@ class TrainBatches:
             group = slice(first, first + self._group)
             chosen = rows[group].flatten()
             pixels = apply(self._pixels, draws[group].flatten(0, 1), self._augmentation, self.size, chosen)
-            batches = (scaled(pixels, *self._scaling), self._labels[chosen])
-            images, labels = (tensor.view(-1, rows.shape[1], *tensor.shape[1:]) for tensor in batches)
+            images, labels = (
+                tensor.view(-1, rows.shape[1], *tensor.shape[1:]) for tensor in (pixels, self._labels[chosen])
+            )
             for step in range(max(start - first, 0), len(images)):
                 yield images[step], labels[step]
 
     def _streamed(self, streamed: Iterator[Tensor], rows: Tensor, draws: Tensor) -> Iterator[Batch]:
         for pixels, step_rows, step_draws in zip(streamed, rows, draws, strict=True):
-            augmented = apply(pixels, step_draws, self._augmentation, self.size)
-            yield scaled(augmented, *self._scaling), self._labels[step_rows]
+            yield apply(pixels, step_draws, self._augmentation, self.size), self._labels[step_rows]
 
 
 class EvalBatches:

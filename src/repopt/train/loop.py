@@ -16,8 +16,10 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from repopt.data import DataSet, EvalBatches, TrainBatches
 from repopt.device import allow_tf32
+from repopt.train.compiling import compiled
 from repopt.train.distributed import World
 from repopt.train.methods import Subject, clip_, make_optimizer, settled
+from repopt.train.objective import Objective
 from repopt.train.progress import Clock, RunProgress, StopOnSignal, StoppedError, scalar_writer
 from repopt.train.recipe import Recipe, lr_at
 from repopt.train.runs import RunFolder, load_checkpoint, random_state, save_checkpoint, set_random_state
@@ -106,9 +108,14 @@ class Trainer:
     def _make_step(self) -> TrainStep:
         subject, clip = self.subject, self.recipe.clip or math.inf
         subject.model.train()  # not chained: an exported program's returns nothing
-        called: Any = torch.compile(subject.model) if self.execution.compiled else subject.model
+        objective: nn.Module = Objective(
+            subject.model,
+            self.batches.scaling,
+            label_smoothing=self.recipe.label_smoothing,
+            channels_last=self.execution.channels_last,
+        )
         return TrainStep(
-            self.world.wrap(called, self.device),
+            self.world.wrap(compiled(objective) if self.execution.compiled else objective, self.device),
             self.optimizer,
             lambda: clip_(subject, clip),  # without self: a cycle would hold the model's memory
             self.recipe,
@@ -175,8 +182,9 @@ class Trainer:
         steps, epoch = len(self.batches), self.position.epoch
         measured_from, trained_before = self.position.step, self.clock.train
         self._since = time.perf_counter()
-        for number, (x, y) in enumerate(self.batches.epoch(epoch, self.position.step), start=self.position.step):
-            self.train_on(x, y, epoch, number)
+        batches = self.batches.pixels(epoch, self.position.step)
+        for number, (pixels, labels) in enumerate(batches, start=self.position.step):
+            self.train_on(pixels, labels, epoch, number)
             self.position.step = number + 1
             progress.step(epoch * steps + number + 1)
             if self._has_just_warmed_up(number - measured_from):
@@ -229,12 +237,11 @@ class Trainer:
             self.clock.train += passed
         self._since += passed
 
-    def train_on(self, x: Tensor, y: Tensor, epoch: int, number: int) -> None:
+    def train_on(self, pixels: Tensor, labels: Tensor, epoch: int, number: int) -> None:
         """Takes one step; its learning rate and mixing follow from its number."""
         steps = len(self.batches)
         set_lr_(self.optimizer, lr_at(self.recipe, epoch * steps + number, steps))
-        images = x.contiguous(memory_format=torch.channels_last) if self.execution.channels_last else x
-        self.step(images, y, mixed_share(self.recipe, epoch, number, self.device))
+        self.step(pixels, labels, mixed_share(self.recipe, epoch, number, self.device))
         if self.ema is not None:
             self.ema.update_parameters(self.subject.model)
 

@@ -64,17 +64,17 @@ class TrainStep:
     """A callable that takes a batch and trains on it.
 
     Args:
-        model: the model to call, compiled or wrapped.
+        objective: gives loss and hits of pixels, see `Objective`; compiled or wrapped.
         optimizer: the optimizer.
         clip: clips the gradients.
-        recipe: precision, loss, accumulation.
+        recipe: precision, accumulation, clipping.
         device: where.
         graph: replay the step as a CUDA graph.
     """
 
     def __init__(
         self,
-        model: nn.Module,
+        objective: nn.Module,
         optimizer: Optimizer,
         clip: Callable[[], None],
         recipe: Recipe,
@@ -82,7 +82,8 @@ class TrainStep:
         device: torch.device,
         graph: bool,
     ) -> None:
-        self._model, self._optimizer, self._clip, self._recipe, self._device = model, optimizer, clip, recipe, device
+        self._objective, self._optimizer, self._clip = objective, optimizer, clip
+        self._recipe, self._device = recipe, device
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")
         self.totals = Totals(device)
         self._eager_steps_left = _EAGER_STEPS if graph else -1
@@ -90,15 +91,15 @@ class TrainStep:
         self._static: tuple[Tensor, ...] = ()
         self._side: torch.cuda.Stream | None = None
 
-    def __call__(self, x: Tensor, y: Tensor, mix: Tensor | None = None) -> None:
+    def __call__(self, pixels: Tensor, labels: Tensor, mix: Tensor | None = None) -> None:
         """Trains on a batch.
 
         Args:
-            x: images.
-            y: labels.
+            pixels: images, before normalization.
+            labels: of them.
             mix: share of each image that is its own; the rest is the image at the batch's other end.
         """
-        batch = (x, y) if mix is None else (x, y, mix)
+        batch = (pixels, labels) if mix is None else (pixels, labels, mix)
         if self._graph is not None:
             for static, value in zip(self._static, batch, strict=True):
                 static.copy_(value, non_blocking=True)
@@ -130,16 +131,17 @@ class TrainStep:
             self._step(*self._static)
         self._graph.replay()
 
-    def _step(self, x: Tensor, y: Tensor, mix: Tensor | None = None) -> None:
+    def _step(self, pixels: Tensor, labels: Tensor, mix: Tensor | None = None) -> None:
         parts = self._recipe.accumulate
         self._optimizer.zero_grad(set_to_none=True)
         losses, hits = [], []
-        for number, (images, labels) in enumerate(zip(x.chunk(parts), y.chunk(parts), strict=True), start=1):
+        for number, part in enumerate(zip(pixels.chunk(parts), labels.chunk(parts), strict=True), start=1):
             with self._without_reduction(last=number == parts):
-                logits, part = self._loss(images, labels, mix)
-                self.scaler.scale(part / parts).backward()  # type: ignore[no-untyped-call]
-            losses.append(part.detach() / parts)
-            hits.append((logits.detach().argmax(1) == labels).sum())
+                with autocast(self._recipe, self._device):
+                    loss, found = self._objective(*part, mix)
+                self.scaler.scale(loss / parts).backward()
+            losses.append(loss.detach() / parts)
+            hits.append(found)
         if self._recipe.clip is not None:
             self.scaler.unscale_(self._optimizer)
             self._clip()
@@ -147,19 +149,9 @@ class TrainStep:
         self.scaler.update()
         self.totals.add_(reduce(torch.add, losses), reduce(torch.add, hits))
 
-    def _loss(self, x: Tensor, y: Tensor, mix: Tensor | None) -> tuple[Tensor, Tensor]:
-        smoothing = self._recipe.label_smoothing
-        with autocast(self._recipe, self._device):
-            logits = self._model(x if mix is None else mix * x + (1 - mix) * x.flip(0))
-        logits = logits.float() if logits.dtype in _AUTOCAST.values() else logits
-        loss = F.cross_entropy(logits, y, label_smoothing=smoothing)
-        if mix is not None:
-            loss = mix * loss + (1 - mix) * F.cross_entropy(logits, y.flip(0), label_smoothing=smoothing)
-        return logits, loss
-
     def _without_reduction(self, *, last: bool) -> AbstractContextManager[Any]:
         """Ranks average their gradients once a step, after the last part."""
-        no_sync = getattr(self._model, "no_sync", None)
+        no_sync = getattr(self._objective, "no_sync", None)
         return nullcontext() if last or no_sync is None else no_sync()
 
 
