@@ -98,7 +98,7 @@ def make(
             page = page or out / f"{name}.md"
             page.parent.mkdir(parents=True, exist_ok=True)
             with replacing(page) as unfinished:
-                unfinished.write_text(f"# {table.title}\n\n{render(table.view, read_rows(path))}\n")
+                unfinished.write_text(f"# {table.title}\n\n{render(table, read_rows(path))}\n")
             print(f"table: {page}")
     return 0
 

@@ -1,29 +1,26 @@
 """Appendix E's figures: searched scales over epochs and by depth, from two data sets."""
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import torch
 
-from paper.jobs import Scope, Training, planned
+from paper.jobs import SEARCH_SEED, Lines, Scope, Training, hyper_search, planned
 from paper.panels import scales_by_depth, scales_over_epochs
 from paper.ranks import spearman
 from paper.searches import Search, points, read_search
 from paper.tables import Table
-from paper.view import Column, Line, Record, View, groups, matching, text
-from paper.workshop import Workshop, figures_of
+from paper.view import Column, Line, Record, groups, matching, text
+from paper.workshop import ENVIRONMENT, Workshop, figures_of
 from repopt.plans.scales import Scales
 from repopt.report.figures import standing_alone
 from repopt.train.records import sampled_operator
 
 _SOURCES = ("cifar100", "imagenette")
 _SHOWN = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)  # shares of a search's epochs
-_ENVIRONMENT = ("commit", "hardware", "threads", "python", "torch", "date")
-_POINT = ("curve", "operator", "epoch", "branch", "mean")
 
 
-def _read(scope: Scope, workshop: Workshop, run: Path) -> list[dict[str, Any]]:
+def _points(training: Training, scope: Scope, seed: int, workshop: Workshop) -> Lines:
+    run = training.run(scope, seed, workshop)
     search, about = read_search(run, run.name), figures_of(run)
     return [{**about, **point} for point in points(search, sampled_operator(search.means))]
 
@@ -75,13 +72,12 @@ def read_back(source: str, rows: Sequence[Record]) -> Search:
 TABLE = Table(
     title="Appendix E: scales over epochs and by depth",
     keys=("source", "model", "seed"),
-    trainings=[Training(model="b0", key={"source": data}, method="search", data=data) for data in _SOURCES],
-    read=_read,
-    figures=(*_POINT, *_ENVIRONMENT),
-    drawings=drawings,
-    view=View(
-        by=("source", "branch"),
-        where={"curve": "over epochs"},
-        columns=[text("source", "searched on"), "branch", *map(_at, _SHOWN)],
-    ),
+    trainings=[
+        hyper_search(model="b0", key={"source": data, "seed": SEARCH_SEED}, data=data, measure=_points)
+        for data in _SOURCES
+    ],
+    figures=("curve", "operator", "epoch", "branch", "mean", "commit", *ENVIRONMENT),
+    by=("source", "branch"),
+    where={"curve": "over epochs"},
+    columns=[text("source", "searched on"), "branch", *map(_at, _SHOWN)],
 )

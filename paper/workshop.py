@@ -119,11 +119,11 @@ class Workshop:
 
 # what a training measured and on what, as columns; not its speed, as several processes may have shared the device
 _RECIPE = ("epochs", "batch_size", "lr", "kernel", "identity", "precision")
-_RUN = ("repopt", "commit", "hardware", "threads", "python", "torch", "date")
+ENVIRONMENT = ("hardware", "threads", "python", "torch", "date")
 _FILES = ("run.json", "recipe.json", "summary.json")
 FIGURES = (
     *("val_accuracy", "outcome", "parameters", "scales_digest", *_RECIPE),
-    *("train_images", "val_images", "size", "data_digest", *_RUN),
+    *("train_images", "val_images", "size", "data_digest", "repopt", "commit", *ENVIRONMENT),
 )
 
 

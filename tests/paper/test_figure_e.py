@@ -22,7 +22,7 @@ def points(source, means):
 
 
 def test_a_curve_is_shown_at_shares_of_its_epochs():
-    shown = render(TABLE.view, points("cifar100", (1, 2, 3))).splitlines()
+    shown = render(TABLE, points("cifar100", (1, 2, 3))).splitlines()
     assert shown[0] == "| searched on | branch | 0% | 10% | 25% | 50% | 75% | 100% |"
     assert shown[2:] == ["| cifar100 | conv3x3 | 0.000 | 0.020 | 0.050 | 0.100 | 0.150 | 0.200 |"]
 
