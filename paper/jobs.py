@@ -37,22 +37,14 @@ Lines = list[dict[str, Any]]  # of a CSV file
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """What a table is run on.
+    """What a table is run on; the comments are the help of the flags."""
 
-    Attributes:
-        cifar100: the folder of CIFAR-100, which scales are searched on.
-        imagenette: the folder that holds Imagenette's train and val, which models are trained on.
-        authors: the folder of the scales that the paper's authors released.
-        seeds: of what is compared; 0 1 2 unless given, and 0 where quick.
-        precision: of training; a row that is there is not measured again for another one.
-        quick: nano on a few embedded digits, in seconds on a CPU: it shows that the code works, and nothing else.
-    """
-
-    cifar100: Path | None = None
-    imagenette: Path | None = None
-    authors: Path | None = None
-    seeds: tuple[int, ...] = ()
-    precision: Precision = "bf16"
+    cifar100: Path | None = None  # the folder of CIFAR-100, which scales are searched on.
+    imagenette: Path | None = None  # the folder that holds Imagenette's train and val, which models are trained on.
+    authors: Path | None = None  # the folder of the scales that the paper's authors released.
+    seeds: tuple[int, ...] = ()  # of what is compared; 0 1 2 unless given, and 0 where quick.
+    precision: Precision = "bf16"  # of training; a row that is there is not measured again for another one.
+    # nano on a few embedded digits, in seconds on a CPU: it shows that the code works, and nothing else.
     quick: bool = False
 
     def __post_init__(self) -> None:
@@ -87,32 +79,20 @@ class Scope:
 class Training:
     """What a row of a table is about: a training, by a RepOptimizer where there are scales, or a search for scales.
 
-    Attributes:
-        model: by name, or by the size of a VGG; a search for the scales of a training has the model of that.
-        key: what tells it from others in the columns of its table; model and seed need not be there.
-        method: how it is trained without scales.
-        scales: where they come from.
-        change: what is done to them, given the model's name.
-        data: `imagenette` or `cifar100`; a search may be on `digits` too; empty where nothing is trained.
-        recipe: another one than the data's, or than that of the model's family for a search.
-        fields: that replace some of the recipe's.
-        options: of the model.
-        one_seed: not trained with the others.
-        again: a second search, with another seed.
-        measure: takes the figures, line by line; those of the finished run unless given.
+    `measure` takes the figures, line by line; those of the finished run unless given.
     """
 
-    model: str = ""
-    key: Mapping[str, Any] = field(default_factory=dict)
-    method: Method = "sgd"
-    scales: "Source | Training | None" = None
-    change: Callable[[Scales, str], Scales] = lambda scales, _: scales
-    data: str = "imagenette"
-    recipe: Recipe | None = None
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
-    one_seed: bool = False
-    again: bool = False
+    model: str = ""  # by name, or by the size of a VGG; a search for a training's scales has the model of that
+    key: Mapping[str, Any] = field(default_factory=dict)  # its columns in the table; model and seed may be left out
+    method: Method = "sgd"  # without scales
+    scales: "Source | Training | None" = None  # where they come from
+    change: Callable[[Scales, str], Scales] = lambda scales, _: scales  # what is done to them, given the model's name
+    data: str = "imagenette"  # or cifar100; a search may be on digits too; empty where nothing is trained
+    recipe: Recipe | None = None  # another one than the data's, or than that of the model's family for a search
+    fields: Mapping[str, Any] = field(default_factory=dict)  # that replace some of the recipe's
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the model
+    one_seed: bool = False  # not trained with the others
+    again: bool = False  # a second search, with another seed
     measure: "Callable[[Training, Scope, int, Workshop], Lines]" = lambda training, scope, seed, workshop: [
         figures_of(training.run(scope, seed, workshop))
     ]
@@ -160,9 +140,8 @@ def search_recipe_of(model: str) -> str:
 def scales_from(source: Source | Training, scope: Scope, workshop: Workshop, model: str) -> Scales:
     """A model's scales from one of the sources; ours are those that ship, or that a search finds."""
     if isinstance(source, Training):
-        return fitting(
-            workshop.searched(replace(source, model=model).job(scope, SEARCH_SEED, workshop)), planned(model)
-        )
+        search = replace(source, model=model).run(scope, SEARCH_SEED, workshop)
+        return fitting(Scales.load(search / "scales.safetensors"), planned(model))
     if source in ("ones", "depth"):
         return (Scales.ones if source == "ones" else Scales.depth_init)(planned(model))
     if source == "authors":
@@ -172,10 +151,7 @@ def scales_from(source: Source | Training, scope: Scope, workshop: Workshop, mod
 
 
 def fitting(scales: Scales, plan: Plan) -> Scales:
-    """Scales without the identities that a plan's operators lack.
-
-    A layer that keeps the shape in a search with other strides, and changes it in the model, has one only there.
-    """
+    """Scales without the identities that a plan's operators lack: with other strides, a search may have more."""
     kept = {
         operator: {branch: scale for branch, scale in found.items() if branch in plan.blocks[operator].branches}
         for operator, found in scales.items()

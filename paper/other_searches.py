@@ -12,6 +12,7 @@ from paper.view import SEEDS, accuracy, minus, number, papers, text
 from paper.workshop import FIGURES, Workshop, figures_of
 from repopt.plans.scales import Scales
 
+_DROPPED = "dropped_identities"  # that the model lacks, and a search with other strides has
 _OTHERS: dict[str, Source | Training] = {AGAIN: SEARCHED_AGAIN, NOT_SEARCHED: "depth"}
 _SOURCES = {**{data: hyper_search(data=data) for data in ("cifar100", "imagenette", "digits")}, **_OTHERS}
 # {size and target: sources}; the paper has B1, and docs/results.md says why A0
@@ -46,22 +47,27 @@ def _with_its_search(training: Training, scope: Scope, seed: int, workshop: Work
         searched, fitted = (
             sum(map(len, scales.values())) for scales in (Scales.load(search / "scales.safetensors"), job.scales)
         )
-        found = {"search_accuracy": figures_of(search)["val_accuracy"], "dropped_identities": searched - fitted}
+        found = {"search_accuracy": figures_of(search)["val_accuracy"], _DROPPED: searched - fitted}
     return [{**figures_of(workshop.run(job)), **found}]
 
 
-def _table(
-    title: str,
-    key: str,
-    heading: str,
-    searches: Mapping[str, Training],
-    paper: Mapping[str, tuple[float, float]],
-    *,
-    usual: str,
-    figures: tuple[str, ...],
-) -> Table:
+# {kind of search: (the search, the paper's accuracy of it, and of the target on ImageNet)}
+_Searches = Mapping[str, tuple[Training, float, float]]
+STRIDES: _Searches = {
+    "2 2 2 2 2": (hyper_search(), 54.53, 78.47),
+    "2 2 1 2 1": (hyper_search(options={"strides": (2, 2, 1, 2, 1)}), 70.66, 77.81),
+    "2 1 2 1 1": (hyper_search(options={"strides": (2, 1, 2, 1, 1)}), 74.37, 77.88),
+}
+STARTS: _Searches = {
+    "all 1": (hyper_search(fields={"start": 1.0}), 47.70, 77.59),
+    "sqrt(2/l)": (hyper_search(), 54.53, 78.47),
+}
+
+
+def _table(title: str, key: str, heading: str, searches: _Searches, *more: str) -> Table:
     """Searches of A0, told apart by a column: the accuracy of each, and of what is trained with its scales."""
-    scales = {**searches, **_OTHERS}
+    usual = next(kind for kind, (search, *_) in searches.items() if search == hyper_search())
+    scales = {**{kind: search for kind, (search, *_) in searches.items()}, **_OTHERS}
     return Table(
         title=title,
         keys=(key, "model", "seed"),
@@ -69,41 +75,17 @@ def _table(
             Training(model="a0", key={key: kind}, scales=source, measure=_with_its_search)
             for kind, source in scales.items()
         ],
-        figures=(*figures, *FIGURES),
+        figures=("search_accuracy", *more, *FIGURES),
         by=(key,),
         order={key: list(scales)},
         columns=[
             *(text(key, heading), number("search_accuracy", "search accuracy", "{:.2f}"), SEEDS, accuracy()),
             *map(minus, (usual, AGAIN, NOT_SEARCHED)),
-            papers("paper, search", paper, key, form="{0[0]:.2f}"),
-            papers("paper, ImageNet", paper, key, form="{0[1]:.2f}"),
+            papers("paper, search", searches, key, form="{0[1]:.2f}"),
+            papers("paper, ImageNet", searches, key, form="{0[2]:.2f}"),
         ],
     )
 
 
-# {kind of search: the paper's accuracy of the search, and of the target on ImageNet}
-STRIDES = {"2 2 2 2 2": (54.53, 78.47), "2 2 1 2 1": (70.66, 77.81), "2 1 2 1 1": (74.37, 77.88)}
-STARTS = {"all 1": (47.70, 77.59), "sqrt(2/l)": (54.53, 78.47)}
-
-TABLE6 = _table(
-    "Table 6: scales from other strides",
-    "strides",
-    "strides of the search",
-    {
-        "2 2 2 2 2": hyper_search(),
-        "2 2 1 2 1": hyper_search(options={"strides": (2, 2, 1, 2, 1)}),
-        "2 1 2 1 1": hyper_search(options={"strides": (2, 1, 2, 1, 1)}),
-    },
-    STRIDES,
-    usual="2 2 2 2 2",
-    figures=("search_accuracy", "dropped_identities"),
-)
-TABLE_B = _table(
-    "Appendix B: where searched scales start",
-    "scales_start",
-    "scales start at",
-    {"all 1": hyper_search(fields={"start": 1.0}), "sqrt(2/l)": hyper_search()},
-    STARTS,
-    usual="sqrt(2/l)",
-    figures=("search_accuracy",),
-)
+TABLE6 = _table("Table 6: scales from other strides", "strides", "strides of the search", STRIDES, _DROPPED)
+TABLE_B = _table("Appendix B: where searched scales start", "scales_start", "scales start at", STARTS)

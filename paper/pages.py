@@ -13,8 +13,8 @@ from pathlib import Path
 
 from paper import library, measured
 from paper.claims import Which, read_claims
-from paper.figure_e import drawings, rank_correlations_by_depth
 from paper.jobs import Scope
+from paper.scale_figures import drawings, rank_correlations_by_depth
 from paper.tables import NAMES, rows_left, table_named
 from paper.view import Gap, Record, View, Wanted, difference, matching, mean, number, read_rows, render, spread
 from repopt.files import replacing
@@ -112,7 +112,11 @@ def _claims(results: Path) -> Iterator[Record]:
         gaps = [_gap(results, claim.table, claim.ours, each, claim.column, **claim.where) for each in to]
         known = [each for each in gaps if each is not None]
         if len(known) == len(to):
-            about = {"the paper says": claim.text, "paper": str(claim.papers_gap), "our model": claim.about}
+            about = {
+                "the paper says": claim.text,
+                "paper": str(claim.paper[0] - claim.paper[1]),
+                "our model": claim.about,
+            }
             ours, again = [*map(str, known), ""][:2]
             yield {**about, "ours": ours, "with another search": again, "finding": claim.finding(known)}
 

@@ -3,11 +3,8 @@
 Each trains a model in several ways: with scales from elsewhere, or with other fields of the recipe.
 """
 
-from collections.abc import Callable
 from itertools import product
 from typing import Any, get_args
-
-from torch import Tensor
 
 from paper.jobs import AGAIN, SEARCH_SEED, SEARCHED_AGAIN, Training, hyper_search, planned, search_recipe_of
 from paper.tables import Table
@@ -58,25 +55,21 @@ CONSTANTS = Table(
 
 def blended(scales: Scales, other: Scales, share: float) -> Scales:
     """Scales a share of the way from one set to another; identities, which the other lacks, stay."""
-    return _changed(scales, lambda scale, operator, branch: scale.lerp(other[operator].get(branch, scale), share))
+    found = {
+        operator: {branch: scale.lerp(other[operator].get(branch, scale), share) for branch, scale in branches.items()}
+        for operator, branches in scales.items()
+    }
+    return Scales(found, scales.metadata)
 
 
 def floored(scales: Scales, share: float) -> Scales:
     """Scales of which none is smaller, sign aside, than a share of its operator's mean: no tap is nearly frozen."""
-
-    def raised(scale: Tensor, _: str, branch: str) -> Tensor:
-        at_least = share * scale.abs().mean() * (branch != "identity")
-        return scale.abs().clamp(min=at_least).copysign(scale)
-
-    return _changed(scales, raised)
-
-
-def _changed(scales: Scales, change: Callable[[Tensor, str, str], Tensor]) -> Scales:
-    kept = {
-        operator: {branch: change(scale, operator, branch) for branch, scale in branches.items()}
-        for operator, branches in scales.items()
-    }
-    return Scales(kept, scales.metadata)
+    found = {operator: dict(branches) for operator, branches in scales.items()}
+    for branches in found.values():
+        for branch in branches.keys() - {"identity"}:
+            size = branches[branch].abs()
+            branches[branch] = size.clamp(min=share * size.mean()).copysign(branches[branch])
+    return Scales(found, scales.metadata)
 
 
 _FIELDS: _Ways = {

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from paper.jobs import AGAIN, SEARCHED_AGAIN, Training
 from paper.tables import Table
-from paper.view import INITS, SEEDS, Column, Line, accuracy, minus, number, papers
+from paper.view import INITS, SEEDS, Column, Line, accuracy, groups, minus, number, papers
 from repopt.algebra.csla import Convention
 from repopt.train.recipe import Recipe
 
@@ -41,34 +41,27 @@ PAPER = {name: figure for name, (figure, _) in _OPTIMIZERS.items() if figure is 
 PAPER_GAPS = {name: figure - PAPER["RepOptimizer"] for name, figure in PAPER.items() if name != "RepOptimizer"}
 
 
-def _trainings(
-    size: str,
-    name: str,
-    *,
-    rates: tuple[float | None, ...] = (None,),
-    inits: tuple[Convention, ...] = (Recipe.kernel,),
-    **how: Any,
-) -> Iterator[Training]:
+def _trainings(size: str, name: str, how: dict[str, Any]) -> Iterator[Training]:
     """All learning rates with all inits; of adaptive optimizers, whose grids are wide, B1 and fewer of torch's init."""
+    usual = {"rates": (None,), "inits": (Recipe.kernel,), "fields": {}}
+    rates, inits, fields = ({**usual, **how}[name] for name in usual)
+    others = {field: value for field, value in how.items() if field not in usual}
     for lr, init in product(rates, inits):
-        fields = {**how.get("fields", {}), "kernel": init, **({} if lr is None else {"lr": lr})}
         if "optimizer" not in fields or (size == "b1" and (init == "paper" or lr in rates[-2:])):
             key = {"optimizer": name, "init": init, "rate": lr}
-            yield Training(model=size, key=key, **{**how, "fields": fields})
+            tried = {**fields, "kernel": init, **({} if lr is None else {"lr": lr})}
+            yield Training(model=size, key=key, fields=tried, **others)
 
 
 def _tried(line: Line) -> str:
     """The learning rates that were tried, by init, and whether the best one lies at the edge."""
-    rates: dict[str, set[float]] = {}
-    for row in line.tried:
-        rates.setdefault(row["init"], set()).update(float(rate) for rate in [row["lr"] or row["rate"]] if rate)
-    own, chosen = rates[line["init"]], float(line["lr"])
-    edge = {max(own): ", the highest is best", min(own): ", the lowest is best"} if len(own) > 1 else {}
-    listed = {
-        init: f"{INITS[init]}: {', '.join(f'{rate:g}' for rate in sorted(found))}" for init, found in rates.items()
-    }
-    listed[line["init"]] += edge.get(chosen, "")
-    return "; ".join(listed.values())
+    listed = []
+    for (init,), rows in groups(line.tried, "init").items():
+        rates = sorted({float(rate) for row in rows if (rate := row["lr"] or row["rate"])})
+        edges = {rates[-1]: ", the highest is best", rates[0]: ", the lowest is best"}
+        edge = edges.get(float(line["lr"]), "") if init == line["init"] and len(rates) > 1 else ""
+        listed.append(f"{INITS[init]}: {', '.join(f'{rate:g}' for rate in rates)}{edge}")
+    return "; ".join(listed)
 
 
 TABLE = Table(
@@ -78,7 +71,7 @@ TABLE = Table(
     trainings=[
         training
         for size, (name, (_, how)) in product(("b1", "a0"), _OPTIMIZERS.items())
-        for training in _trainings(size, name, **how)
+        for training in _trainings(size, name, how)
     ],
     by=("model", "optimizer"),
     best=("init", "rate"),

@@ -56,7 +56,7 @@ def _calibrated(weights: str, calibrator: str) -> Column:
     return int8_column(heading, method="ptq", weights=weights, calibrator=calibrator)
 
 
-TABLE = Table(
+TABLE8 = Table(
     title="Table 8: INT8",
     keys=("trained_by", "model", "seed"),
     trainings=[_trained_b0(method, _quantized) for method in _METHODS],
@@ -91,10 +91,6 @@ def _kernels(training: Training, scope: Scope, seed: int, workshop: Workshop) ->
     return [{**about, "stage": stage, **spreads(*kernels)} for stage, kernels in found.kernels.items()]
 
 
-def _ratio(line: Line) -> str:
-    return f"{mean(line.rows, 'central') / mean(line.rows, 'surrounding'):.1f}"
-
-
 TABLE_C = Table(
     title="Appendix C: the spread of a kernel",
     keys=("trained_by", "model", "seed"),
@@ -108,7 +104,9 @@ TABLE_C = Table(
     columns=[
         *("trained_by", text("stage", "kernel"), SEEDS),
         *(number(position, form="{:.4f}") for position in POSITIONS),
-        Column("central / surrounding", _ratio),
+        Column(
+            "central / surrounding", lambda line: f"{mean(line.rows, 'central') / mean(line.rows, 'surrounding'):.1f}"
+        ),
         *(number(f"{position}_at_init", f"{position}, at init", "{:.4f}") for position in POSITIONS),
         papers("paper", _PAPER, "trained_by", "stage"),
     ],

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -21,26 +21,20 @@ from repopt.train.loop import DivergedError
 # {what a user types: where it is declared}, in the order of docs/results.md
 NAMES = {
     **{"table2": "table2:TABLE", "table3": "table3:TABLE", "table4": "table4:TABLE"},
-    **{"constants": "studies:CONSTANTS", "multipliers": "multipliers:TABLE", "a0": "studies:A0"},
+    **{"constants": "studies:CONSTANTS", "multipliers": "scale_figures:MULTIPLIERS", "a0": "studies:A0"},
     **{"table5": "other_searches:TABLE5", "table6": "other_searches:TABLE6", "tableB": "other_searches:TABLE_B"},
-    **{"figureE": "figure_e:TABLE", "table8": "table8:TABLE", "tableC": "table8:TABLE_C", "tableD": "table_d:TABLE"},
-    **{"conventions": "studies:CONVENTIONS", "zoo": "studies:ZOO"},
+    **{"figureE": "scale_figures:FIGURE_E", "table8": "table8:TABLE8", "tableC": "table8:TABLE_C"},
+    **{"tableD": "table_d:TABLE", "conventions": "studies:CONVENTIONS", "zoo": "studies:ZOO"},
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableRow:
-    """What is measured in one go: a line of a CSV file, or several that belong together.
+    """What is measured in one go: a line of a CSV file, or several that belong together."""
 
-    Attributes:
-        key: what tells it from the others, column by column.
-        measure: takes the figures, line by line.
-        authors: whether it needs the scales that the paper's authors released.
-    """
-
-    key: Mapping[str, Any]
+    key: Mapping[str, Any]  # what tells it from the others, column by column
     measure: Callable[[Workshop], Lines]
-    authors: bool = False
+    authors: bool = False  # whether it needs the scales that the paper's authors released
 
     @property
     def name(self) -> str:
@@ -54,30 +48,17 @@ class TableRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Table(View):
-    """A table that can be measured, and how it is shown.
-
-    Attributes:
-        title: what it is about.
-        keys: the columns of the CSV file that tell rows apart.
-        trainings: a row for each of them and each seed.
-        figures: the other columns, of what is measured; those of a training unless given.
-    """
+    """A table that can be measured, and how it is shown."""
 
     title: str
-    keys: tuple[str, ...]
-    trainings: Sequence[Training]
-    figures: tuple[str, ...] = FIGURES
+    keys: tuple[str, ...]  # the columns of the CSV file that tell rows apart
+    trainings: Sequence[Training]  # a row for each of them and each seed
+    figures: tuple[str, ...] = FIGURES  # the other columns, of what is measured
 
     @property
     def header(self) -> list[str]:
         """The columns of the CSV file."""
         return list(dict.fromkeys((*self.keys, *self.figures, "commit")))
-
-    @property
-    def data(self) -> list[str]:
-        """The data of its trainings and their searches."""
-        on = [each for training in self.trainings for each in (training, training.scales)]
-        return sorted({each.data for each in on if isinstance(each, Training) and each.data})
 
     def rows(self, scope: Scope) -> list[TableRow]:
         """What is measured, seed by seed. Trainings that differ only in the model are one where all models are nano."""
@@ -112,8 +93,9 @@ def rows_left(table: Table, scope: Scope, path: Path, only: str = "*") -> tuple[
 
 def reproduce(table: Table, scope: Scope, workshop: Workshop, path: Path, only: str = "*") -> list[TableRow]:
     """Measures the missing rows whose names match, each written at once; returns those that other processes are at."""
-    for name in table.data:
-        scope.data(name)
+    for each in chain.from_iterable((training, training.scales) for training in table.trainings):
+        if isinstance(each, Training) and each.data:
+            scope.data(each.data)  # or say which is missing
     columns = next(csv.reader(path.read_text().splitlines()), []) if path.exists() else []
     if columns and columns != table.header:  # said now, rather than after minutes of training
         raise ValueError(f"{str(path)!r} has different columns from {path.stem}: give another --out")

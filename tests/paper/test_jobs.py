@@ -51,7 +51,7 @@ def workshop(tmp_path_factory):
 @pytest.fixture(scope="module")
 def found(workshop):
     """What a search finds for nano."""
-    return workshop.searched(search_job(QUICK, NANO))
+    return Scales.load(workshop.run(search_job(QUICK, NANO)) / "scales.safetensors")
 
 
 def test_a_search_and_a_training_are_on_the_scopes_data(workshop):

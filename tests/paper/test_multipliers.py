@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import repopt
-from paper.multipliers import mean_figures, operator_figures
+from paper.scale_figures import mean_figures, operator_figures
 from repopt.plans.scales import Scales
 
 

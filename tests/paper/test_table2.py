@@ -9,11 +9,10 @@ from paper.view import matching, read_rows
 ROWS = read_rows(RESULTS / "table2.csv")
 
 
-@pytest.mark.parametrize("method", ["repvgg", "repopt"])
-@pytest.mark.parametrize("size", LARGEST)
-def test_the_largest_batch_of_each_method_fills_11_gb_and_is_what_was_trained(size, method):
-    at_largest = matching(ROWS, model=f"repopt_vgg_{size}", method=method, batches="largest")
-    assert {int(row["batch_size"]) for row in at_largest} == {LARGEST[size][method]}
-    assert LARGEST[size][method] % 8 == 0
+@pytest.mark.parametrize(("model", "method"), LARGEST)
+def test_the_largest_batch_of_each_method_fills_11_gb_and_is_what_was_trained(model, method):
+    at_largest = matching(ROWS, model=model, method=method, batches="largest")
+    assert {int(row["batch_size"]) for row in at_largest} == {LARGEST[model, method]}
+    assert LARGEST[model, method] % 8 == 0
     (timed,) = matching(at_largest, what="speed")
     assert 0.96 * 11e9 < int(timed["peak_memory_bytes"]) <= 11e9
