@@ -39,7 +39,7 @@ TABLE5 = Table(
 )
 
 
-def _with_its_search(training: Training, scope: Scope, seed: int, workshop: Workshop) -> Lines:
+def _with_search(training: Training, scope: Scope, seed: int, workshop: Workshop) -> Lines:
     """The figures of a training, and of the search of its scales."""
     job, found = training.job(scope, seed, workshop), {}
     if isinstance(training.scales, Training) and isinstance(job.scales, Scales):
@@ -72,7 +72,7 @@ def _table(title: str, key: str, heading: str, searches: _Searches, *more: str) 
         title=title,
         keys=(key, "model", "seed"),
         trainings=[
-            Training(model="a0", key={key: kind}, scales=source, measure=_with_its_search)
+            Training(model="a0", key={key: kind}, scales=source, measure=_with_search)
             for kind, source in scales.items()
         ],
         figures=("search_accuracy", *more, *FIGURES),
