@@ -3,8 +3,9 @@
 import contextlib
 import io
 import sys
-from importlib import import_module
+from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Annotated
 
 import tyro
@@ -13,26 +14,22 @@ from paper.jobs import Scope
 from paper.tables import NAMES, reproduce, rows_left, table_named
 from paper.view import read_rows, render
 from paper.workshop import Workshop
-from repopt.cli import Command, run
+from repopt.cli import run
 from repopt.cli.output import Device
 from repopt.device import chosen_device
 from repopt.files import replacing
 from repopt.train.progress import StoppedError
 
 _RESULTS = Path(__file__).parent / "results"
-_COMMANDS = {"docs": "__main__", "kernels": "analyses", "variance": "analyses", "scales": "analyses"}  # by module
+_COMMANDS = {"docs": "__main__:docs", **{name: f"analyses:{name}" for name in ("kernels", "variance", "scales")}}
 
 
 def main(args: list[str] | None = None) -> None:
     """Runs a table, or another command where its name comes first."""
     given = sys.argv[1:] if args is None else args
     named = [word for word in given[:1] if word in _COMMANDS]
-
-    def load() -> Command:
-        command: Command = getattr(import_module(f"paper.{_COMMANDS[named[0]]}"), named[0]) if named else make
-        return command
-
-    run(load, given[len(named) :], prog=" ".join(["python -m paper", *named]))
+    where = _COMMANDS[named[0]] if named else "__main__:make"
+    run(partial(resolve_name, f"paper.{where}"), given[len(named) :], prog=" ".join(["python -m paper", *named]))
 
 
 def make(
@@ -66,8 +63,8 @@ def make(
         quiet: say nothing.
     """
     chosen_device(device)
-    quick, authors = scope.quick, scope.authors
-    own, out = out is None and not quick, out or (Path("runs/quick") if quick else _RESULTS)
+    of_checkout = out is None and page is None and not scope.quick
+    out = out or (Path("runs/quick") if scope.quick else _RESULTS)
     if name is None:
         _list_tables(scope, out)
         return 0
@@ -76,12 +73,12 @@ def make(
             raise ValueError(f"{str(given)!r} is a file: give {flag} a folder")
     if page is not None and page.is_dir():
         raise ValueError(f"{str(page)!r} is a folder: give --page a file")
-    if authors is not None and not authors.is_dir():
-        raise ValueError(f"there is no folder {str(authors)!r}: give --authors that of the .pth files")
-    table, path = table_named(name), out / f"{name}.csv"
+    if scope.authors is not None and not scope.authors.is_dir():
+        raise ValueError(f"there is no folder {str(scope.authors)!r}: give --authors that of the .pth files")
+    table, path, page = table_named(name), out / f"{name}.csv", page or out / f"{name}.md"
     # a log wants a line for each row, a terminal the progress of each training too
-    no_progress = quiet or quick or not sys.stdout.isatty()
-    folder = runs or (out / "runs" if quick else Path("runs/reproduce"))
+    no_progress = quiet or scope.quick or not sys.stdout.isatty()
+    folder = runs or (out / "runs" if scope.quick else Path("runs/reproduce"))
     workshop = Workshop(folder=folder, device=device, quiet=no_progress)
     with contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext():
         try:
@@ -93,12 +90,11 @@ def make(
             print(f"{len(elsewhere)} rows are with other processes")
         print(f"rows: {path}")
         with workshop.claim("page", wait=True):
-            if own and page is None:
+            if of_checkout:
                 return docs()
-            page = page or out / f"{name}.md"
             page.parent.mkdir(parents=True, exist_ok=True)
             with replacing(page) as unfinished:
-                unfinished.write_text(f"# {table.title}\n\n{render(table.view, read_rows(path))}\n")
+                unfinished.write_text(f"# {table.title}\n\n{render(table, read_rows(path))}\n")
             print(f"table: {page}")
     return 0
 

@@ -15,7 +15,7 @@ class Claim:
     """A difference in accuracy that the paper reports, and the rows that have ours; claims.toml explains the fields."""
 
     text: str
-    paper: tuple[float, float]
+    paper: Sequence[float]
     table: str
     ours: Which
     to: Which
@@ -23,10 +23,6 @@ class Claim:
     where: Mapping[str, Wanted] = field(default_factory=dict)
     alike: bool = False
     column: str = "val_accuracy"
-
-    @property
-    def papers_gap(self) -> float:
-        return self.paper[0] - self.paper[1]
 
     @property
     def about(self) -> str:
@@ -45,9 +41,9 @@ class Claim:
         side = sides.pop()
         if self.alike:
             return {0: "no clear difference", 1: "differs: ahead", -1: "differs: behind"}[side]
-        return {0: "cannot tell", 1: "agrees", -1: "opposite"}[side if self.papers_gap > 0 else -side]
+        return {0: "cannot tell", 1: "agrees", -1: "opposite"}[side if self.paper[0] > self.paper[1] else -side]
 
 
 def read_claims() -> list[Claim]:
     claims = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())["claims"]
-    return [Claim(**{**claim, "paper": tuple(claim["paper"])}) for claim in claims]
+    return [Claim(**claim) for claim in claims]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from paper.workshop import Workshop
+from paper.workshop import Workshop, figures_of
 from repopt.models import create_model
 from repopt.plans.planning import Plan, plan
 from repopt.plans.scales import Scales, shipped
@@ -32,26 +32,19 @@ _SEARCHED_ON: Mapping[str, dict[str, Any]] = {"imagenette": {"crop_padding": 0, 
 _QUICK: dict[str, Any] = {"batch_size": 16, "lr_batch": 16, "warmup_epochs": 0, "eval_batch": 64, "size": None}
 _QUICK_IMAGES = 48
 SEARCH_SEED = 0
+Lines = list[dict[str, Any]]  # of a CSV file
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """What a table is run on.
+    """What a table is run on; the comments are the help of the flags."""
 
-    Attributes:
-        cifar100: the folder of CIFAR-100, which scales are searched on.
-        imagenette: the folder that holds Imagenette's train and val, which models are trained on.
-        authors: the folder of the scales that the paper's authors released.
-        seeds: of what is compared; 0 1 2 unless given, and 0 where quick.
-        precision: of training; a row that is there is not measured again for another one.
-        quick: nano on a few embedded digits, in seconds on a CPU: it shows that the code works, and nothing else.
-    """
-
-    cifar100: Path | None = None
-    imagenette: Path | None = None
-    authors: Path | None = None
-    seeds: tuple[int, ...] = ()
-    precision: Precision = "bf16"
+    cifar100: Path | None = None  # the folder of CIFAR-100, which scales are searched on.
+    imagenette: Path | None = None  # the folder that holds Imagenette's train and val, which models are trained on.
+    authors: Path | None = None  # the folder of the scales that the paper's authors released.
+    seeds: tuple[int, ...] = ()  # of what is compared; 0 1 2 unless given, and 0 where quick.
+    precision: Precision = "bf16"  # of training; a row that is there is not measured again for another one.
+    # nano on a few embedded digits, in seconds on a CPU: it shows that the code works, and nothing else.
     quick: bool = False
 
     def __post_init__(self) -> None:
@@ -83,76 +76,60 @@ class Scope:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HyperSearch:
-    """A Hyper-Search: by the recipe of the model's family on CIFAR-100 unless given; `again` has another seed."""
+class Training:
+    """What a row of a table is about: a training, by a RepOptimizer where there are scales, or a search for scales.
 
-    recipe: Recipe | None = None
-    data: str = "cifar100"
-    strides: tuple[int, ...] | None = None
-    again: bool = False
+    `measure` takes the figures, line by line; those of the finished run unless given.
+    """
+
+    model: str = ""  # by name, or by the size of a VGG; a search for a training's scales has the model of that
+    key: Mapping[str, Any] = field(default_factory=dict)  # its columns in the table; model and seed may be left out
+    method: Method = "sgd"  # without scales
+    scales: "Source | Training | None" = None  # where they come from
+    change: Callable[[Scales, str], Scales] = lambda scales, _: scales  # what is done to them, given the model's name
+    data: str = "imagenette"  # or cifar100; a search may be on digits too; empty where nothing is trained
+    recipe: Recipe | None = None  # another one than the data's, or than that of the model's family for a search
+    fields: Mapping[str, Any] = field(default_factory=dict)  # that replace some of the recipe's
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the model
+    one_seed: bool = False  # not trained with the others
+    again: bool = False  # a second search, with another seed
+    measure: "Callable[[Training, Scope, int, Workshop], Lines]" = lambda training, scope, seed, workshop: [
+        figures_of(training.run(scope, seed, workshop))
+    ]
+
+    def run(self, scope: Scope, seed: int, workshop: Workshop, *, weights: bool = False) -> Path:
+        """The folder of the finished run, with the trained weights, which are large, where they are needed."""
+        return workshop.run(self.job(scope, seed, workshop), weights=weights)
+
+    def job(self, scope: Scope, seed: int, workshop: Workshop) -> Job:
+        """What is run; the scales are searched for where they are not there."""
+        model, method, scales = scope.model(self.model), self.method, None
+        if self.scales is not None:
+            method, scales = "repopt", self.change(scales_from(self.scales, scope, workshop, model), model)
+        if method == "search":
+            recipe, seed = self.recipe or RECIPES[search_recipe_of(model)](), SEARCH_SEED + self.again
+            recipe = recipe if scope.quick else replace(recipe, **_SEARCHED_ON.get(self.data, {}))
+        else:
+            recipe = self.recipe or TRAINED_BY[self.data]
+        return Job(
+            method=method,
+            model=model,
+            data=scope.data(self.data),
+            recipe=scope.adapt(replace(recipe, **self.fields), seed),
+            scales=scales,
+            limit=scope.limit,
+            options=dict(self.options),
+        )
+
+
+def hyper_search(**how: Any) -> Training:
+    """A Hyper-Search on CIFAR-100, or however it is asked for."""
+    return Training(**{"method": "search", "data": "cifar100", **how})
 
 
 AGAIN = "searched again"  # what tables call it
-SEARCHED_AGAIN = HyperSearch(again=True)
+SEARCHED_AGAIN = hyper_search(again=True)
 NOT_SEARCHED = "not searched"  # the constants that a search starts from
-
-
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """A training of one of the tables: of a RepOptimizer where there are scales.
-
-    Attributes:
-        model: by name, or by the size of a VGG.
-        key: what tells it from others in the columns of its table, model and seed aside.
-        method: how it is trained without scales; `search` searches them.
-        scales: where they come from.
-        change: what is done to them, given the model's name.
-        data: `imagenette` or `cifar100`; a search may be on `digits` too.
-        recipe: another one than the data's.
-        fields: that replace some of the recipe's.
-        options: of the model.
-        one_seed: not trained with the others.
-    """
-
-    model: str
-    key: Mapping[str, Any] = field(default_factory=dict)
-    method: Method = "sgd"
-    scales: Source | HyperSearch | None = None
-    change: Callable[[Scales, str], Scales] = lambda scales, _: scales
-    data: str = "imagenette"
-    recipe: Recipe | None = None
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
-    one_seed: bool = False
-
-
-def training_job(scope: Scope, workshop: Workshop, training: Training, seed: int) -> Job:
-    model, scales = scope.model(training.model), None
-    if training.method == "search":
-        return search_job(scope, model, HyperSearch(data=training.data))
-    if training.scales is not None:
-        scales = training.change(scales_from(training.scales, scope, workshop, model), model)
-    recipe = scope.adapt(training.recipe or TRAINED_BY[training.data], seed)
-    return Job(
-        method=training.method if scales is None else "repopt",
-        model=model,
-        data=scope.data(training.data),
-        recipe=replace(recipe, **training.fields),
-        scales=scales,
-        limit=scope.limit,
-        options=dict(training.options),
-    )
-
-
-def search_job(scope: Scope, model: str, search: HyperSearch | None = None) -> Job:
-    search = search or HyperSearch()
-    recipe = search.recipe or RECIPES[search_recipe_of(model)]()
-    if not scope.quick:
-        recipe = replace(recipe, **_SEARCHED_ON.get(search.data, {}))
-    recipe = scope.adapt(recipe, SEARCH_SEED + search.again)
-    options = {"strides": search.strides} if search.strides else {}
-    data = scope.data(search.data)
-    return Job(method="search", model=model, data=data, recipe=recipe, limit=scope.limit, options=options)
 
 
 def search_recipe_of(model: str) -> str:
@@ -160,26 +137,23 @@ def search_recipe_of(model: str) -> str:
     return "ghost-search" if "ghostnet" in model else "search"
 
 
-def scales_from(source: Source | HyperSearch, scope: Scope, workshop: Workshop, model: str) -> Scales:
+def scales_from(source: Source | Training, scope: Scope, workshop: Workshop, model: str) -> Scales:
     """A model's scales from one of the sources; ours are those that ship, or that a search finds."""
-    if isinstance(source, HyperSearch):
-        return fitting(workshop.searched(search_job(scope, model, source)), planned(model))
+    if isinstance(source, Training):
+        search = replace(source, model=model).run(scope, SEARCH_SEED, workshop)
+        return fitting(Scales.load(search / "scales.safetensors"), planned(model))
     if source in ("ones", "depth"):
         return (Scales.ones if source == "ones" else Scales.depth_init)(planned(model))
     if source == "authors":
         return authors_scales(scope, model)
-    ours = Scales.load(model) if model in shipped() else workshop.searched(search_job(scope, model))
+    ours = Scales.load(model) if model in shipped() else scales_from(hyper_search(), scope, workshop, model)
     return ours.channel_mean() if source == "mean" else ours
 
 
 def fitting(scales: Scales, plan: Plan) -> Scales:
-    """Scales without the identities that a plan's operators lack.
-
-    A layer that keeps the shape in a search with other strides, and changes it in the model, has one only there.
-    """
-    lacking = {operator for operator in scales if not has_identity(plan, operator)}
+    """Scales without the identities that a plan's operators lack: with other strides, a search may have more."""
     kept = {
-        operator: {branch: scale for branch, scale in found.items() if branch != "identity" or operator not in lacking}
+        operator: {branch: scale for branch, scale in found.items() if branch in plan.blocks[operator].branches}
         for operator, found in scales.items()
     }
     return Scales(kept, scales.metadata)
@@ -199,8 +173,3 @@ def authors_scales(scope: Scope, model: str) -> Scales:
 
 def planned(model: str) -> Plan:
     return plan(create_model(model))
-
-
-def has_identity(plan: Plan, operator: str) -> bool:
-    """Whether an operator imagines an identity."""
-    return any(placement.is_identity for placement in plan.blocks[operator].branches.values())

@@ -77,7 +77,7 @@ VIEWS: Mapping[str, View] = {
     "readme_int8": View(
         csv="table8",
         by=("trained_by",),
-        order=table8.TABLE.view.order,
+        order=table8.TABLE8.order,
         columns=[
             *("trained_by", SEEDS, accuracy("float", "float_accuracy", weights="channel", calibrator="histogram")),
             *(_calibrated("channel"), _calibrated("tensor"), accuracy("INT8 after QAT", "int8_accuracy", method="qat")),

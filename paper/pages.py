@@ -13,8 +13,8 @@ from pathlib import Path
 
 from paper import library, measured
 from paper.claims import Which, read_claims
-from paper.figure_e import rank_correlations_by_depth
 from paper.jobs import Scope
+from paper.scale_figures import drawings, rank_correlations_by_depth
 from paper.tables import NAMES, rows_left, table_named
 from paper.view import Gap, Record, View, Wanted, difference, matching, mean, number, read_rows, render, spread
 from repopt.files import replacing
@@ -55,7 +55,7 @@ def _source(name: str, results: Path) -> tuple[View, Sequence[Record]]:
     if name in _MADE:
         made, view = _MADE[name]
         return view, list(made(results))
-    view = measured.VIEWS[name] if name in measured.VIEWS else table_named(name).view
+    view = measured.VIEWS[name] if name in measured.VIEWS else table_named(name)
     return view, read_rows(results / f"{view.csv or name}.csv")
 
 
@@ -112,7 +112,11 @@ def _claims(results: Path) -> Iterator[Record]:
         gaps = [_gap(results, claim.table, claim.ours, each, claim.column, **claim.where) for each in to]
         known = [each for each in gaps if each is not None]
         if len(known) == len(to):
-            about = {"the paper says": claim.text, "paper": str(claim.papers_gap), "our model": claim.about}
+            about = {
+                "the paper says": claim.text,
+                "paper": str(claim.paper[0] - claim.paper[1]),
+                "our model": claim.about,
+            }
             ours, again = [*map(str, known), ""][:2]
             yield {**about, "ours": ours, "with another search": again, "finding": claim.finding(known)}
 
@@ -159,15 +163,14 @@ def pages() -> list[Path]:
 
 
 def draw_figures(results: Path = RESULTS) -> None:
-    """Draws the figures of the tables that have some.
+    """Draws the figures of appendix E.
 
     Raises:
         ImportError: matplotlib is not installed.
     """
-    for name in NAMES:
-        made, rows = table_named(name), read_rows(results / f"{name}.csv")
-        for kind, svg in (made.drawings(rows) if made.drawings and rows else {}).items():
-            (ROOT / "docs" / "figures" / f"{name}-{kind}.svg").write_text(svg)
+    rows = read_rows(results / "figureE.csv")
+    for kind, svg in (drawings(rows) if rows else {}).items():
+        (ROOT / "docs" / "figures" / f"figureE-{kind}.svg").write_text(svg)
 
 
 def write_pages(results: Path = RESULTS) -> list[Path]:

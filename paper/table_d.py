@@ -5,7 +5,7 @@ from typing import Any
 
 from paper.jobs import Training
 from paper.tables import Table
-from paper.view import SEEDS, View, accuracy, minus, papers, text
+from paper.view import SEEDS, accuracy, minus, papers, text
 from repopt.train.recipe import ghost
 
 _NAMES = {"repvgg": "RepGhostNet, SGD", "repopt": "RepOpt-GhostNet, RepOptimizer", "sgd": "RepOpt-GhostNet, SGD"}
@@ -15,9 +15,8 @@ _RECIPE = replace(ghost(), epochs=100, size=96, resized_crop=(0.25, 1.0), batch_
 
 
 def _training(method: Any, scales: Any = None, init: str = "authors") -> Training:
-    key = {"method": method, "scales": scales, "init": init}
-    about: dict[str, Any] = {"recipe": _RECIPE, "fields": {"kernel": init}}
-    return Training(model="repopt_ghostnet_050", key=key, method=method, scales=scales, **about)
+    how: dict[str, Any] = {"method": method, "scales": scales, "recipe": _RECIPE, "fields": {"kernel": init}}
+    return Training(model="repopt_ghostnet_050", key={"method": method, "scales": scales, "init": init}, **how)
 
 
 TABLE = Table(
@@ -28,15 +27,13 @@ TABLE = Table(
         *(_training("repopt", scales) for scales in ("searched", "authors")),
         *(_training("sgd", init=init) for init in ("authors", "paper")),  # torch's, as the branches have, and He's
     ],
-    view=View(
-        by=("method", "scales"),
-        best=("init",),
-        order={"method": list(_NAMES), "scales": ("", "searched", "authors")},
-        columns=[
-            *(text("method", "model, optimizer", _NAMES), "scales", "init", SEEDS, accuracy()),
-            minus("RepGhostNet", {"method": "repvgg"}),
-            minus("plain SGD", {"method": "sgd"}),
-            papers("paper", PAPER, "method", "scales"),
-        ],
-    ),
+    by=("method", "scales"),
+    best=("init",),
+    order={"method": list(_NAMES), "scales": ("", "searched", "authors")},
+    columns=[
+        *(text("method", "model, optimizer", _NAMES), "scales", "init", SEEDS, accuracy()),
+        minus("RepGhostNet", {"method": "repvgg"}),
+        minus("plain SGD", {"method": "sgd"}),
+        papers("paper", PAPER, "method", "scales"),
+    ],
 )

@@ -1,7 +1,4 @@
-"""What the rows of a CSV file say over seeds, and how they become a table of Markdown. The one renderer.
-
-Means, deviations and differences with their standard errors come first, then lines and columns.
-"""
+"""What the rows of a CSV file say over seeds, and how they become a table of Markdown. The one renderer."""
 
 import csv
 import math
@@ -22,15 +19,10 @@ _ENOUGH = 3  # seeds: a setting with more of them is no better for it
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """The difference of two means over seeds.
-
-    Attributes:
-        mean: the first less the second.
-        error: its standard error, unpaired since a seed does not make two trainings alike; None with a single seed.
-    """
+    """The first of two means over seeds less the second."""
 
     mean: float
-    error: float | None
+    error: float | None  # standard, unpaired since a seed does not make two trainings alike; None with a single seed
 
     @property
     def side(self) -> int:
@@ -79,10 +71,7 @@ def diverged(rows: Iterable[Record]) -> int:
 
 
 def best(settings: Iterable[Sequence[Record]]) -> Sequence[Record]:
-    """The setting with the highest mean, among those with three seeds or more, or with most where none has three.
-
-    A setting with a training that diverged does not count.
-    """
+    """The setting with the highest mean, of those with three seeds or most, and without a training that diverged."""
     whole = [rows for rows in settings if values(rows) and not diverged(rows)]
     enough = min(_ENOUGH, max(map(len, whole), default=0))
     return max((rows for rows in whole if len(rows) >= enough), key=mean, default=[])
@@ -103,8 +92,7 @@ def difference(first: Sequence[Record], second: Sequence[Record], column: str = 
         return None
     known = len(one) > 1 and len(other) > 1
     error = math.hypot(*(statistics.stdev(found) / math.sqrt(len(found)) for found in (one, other))) if known else None
-    gap = statistics.mean(one) - statistics.mean(other)
-    return Gap(mean=gap, error=error)
+    return Gap(mean=statistics.mean(one) - statistics.mean(other), error=error)
 
 
 # names for the texts of some columns
@@ -113,19 +101,12 @@ _NAMES = {"init": INITS, "kernel": INITS, "method": METHODS, "trained_by": METHO
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A line of a table.
+    """A line of a table."""
 
-    Attributes:
-        rows: what it shows, a row for each seed.
-        tried: the rows of all settings, of which `rows` is the best.
-        table: all lines, this one included.
-        by: the columns whose texts tell lines apart.
-    """
-
-    rows: Sequence[Record]
-    tried: Sequence[Record]
-    table: Sequence["Line"]
-    by: tuple[str, ...]
+    rows: Sequence[Record]  # what it shows, a row for each seed
+    tried: Sequence[Record]  # the rows of all settings, of which `rows` is the best
+    table: Sequence["Line"]  # all lines, this one included
+    by: tuple[str, ...]  # the columns whose texts tell lines apart
 
     def __getitem__(self, column: str) -> str:
         return self.rows[0][column]
@@ -144,24 +125,16 @@ class Column:
 class View:
     """How the rows of a table are shown.
 
-    Attributes:
-        columns: of the rendered table, those of the rows by name; one without a single entry is left out.
-        by: the columns whose texts tell lines apart, the last being a line's name; without, each row is a line. Lines
-            are ordered by them, texts as they first appear.
-        best: the columns of settings that were tried, of which a line shows the best.
-        where: the rows that are shown, by the texts of their columns.
-        order: {column: its texts in another order}; rows with other texts are left out.
-        best_first: lines that `order` does not tell apart are ordered by accuracy.
-        csv: the file of the rows, where it is not named as the table is.
+    Without `by`, each row is a line. Lines are ordered by its columns, texts as they first appear.
     """
 
-    columns: Sequence[Column | str]
-    by: tuple[str, ...] = ()
-    best: tuple[str, ...] = ()
-    where: Mapping[str, Wanted] = field(default_factory=dict)
-    order: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    best_first: bool = False
-    csv: str = ""
+    columns: Sequence[Column | str]  # those of the rows by name; one without a single entry is left out
+    by: tuple[str, ...] = ()  # the columns whose texts tell lines apart, the last being a line's name
+    best: tuple[str, ...] = ()  # the columns of settings that were tried, of which a line shows the best
+    where: Mapping[str, Wanted] = field(default_factory=dict)  # the rows that are shown, by the texts of their columns
+    order: Mapping[str, Sequence[str]] = field(default_factory=dict)  # another one; other texts are left out
+    best_first: bool = False  # lines that `order` does not tell apart are ordered by accuracy
+    csv: str = ""  # the file of the rows, where it is not named as the table is
 
     def at_best(self, rows: Sequence[Record]) -> Sequence[Record]:
         """The rows of the best setting, where several were tried."""
@@ -217,9 +190,7 @@ def number(column: str, heading: str = "", form: str = "{:,.0f}", per: float = 1
 def minus(name: str, reference: Mapping[str, str] | None = None) -> Column:
     """The difference to another line with its standard error; empty in that line itself.
 
-    Args:
-        name: of the other line.
-        reference: what the columns of the other line hold; without, the name is that of a line like this one.
+    Without a reference, which is what the columns of the other line hold, it is the line of that name like this one.
     """
 
     def cell(line: Line) -> object:

@@ -9,8 +9,9 @@ import dataclasses
 import gc
 import hashlib
 import json
+import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,23 +20,16 @@ import torch
 from filelock import FileLock, Timeout
 
 from repopt.device import chosen_device
-from repopt.files import read_as, replacing
+from repopt.files import replacing
 from repopt.plans.scales import Scales
 from repopt.train.loop import DivergedError
+from repopt.train.records import read_json
 from repopt.train.training import Job, train_run
-
-_SHARES = 16  # processes that may train on the device at once
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workshop:
-    """A folder of runs, and where they are computed.
-
-    Attributes:
-        folder: of the runs.
-        device: `auto`, `cpu` or `cuda`.
-        quiet: show no progress.
-    """
+    """A folder of runs, and where they are computed: on `auto`, `cpu` or `cuda`, quietly without progress."""
 
     folder: Path
     device: str = "auto"
@@ -46,11 +40,9 @@ class Workshop:
         return chosen_device(self.device)
 
     def run(self, job: Job, *, weights: bool = False) -> Path:
-        """The folder of the job's finished run, which is trained, or trained to its end, where it is not there.
+        """The folder of the job's finished run, which is trained to its end where that is missing.
 
-        Args:
-            job: what is trained.
-            weights: keep the trained weights, which are large.
+        With `weights`, the trained weights, which are large, are kept.
         """
         plain = self.folder / _name(job)
         kept = plain.with_name(f"{plain.name}-weights")
@@ -69,7 +61,10 @@ class Workshop:
         diverged = out / "diverged.json"
         if diverged.exists():
             raise DivergedError(json.loads(diverged.read_text()))
-        _forget_compiled()
+        if torch.cuda.is_available():  # what earlier runs compiled goes: each is measured as if it were the first
+            torch.compiler.reset()
+            gc.collect()
+            torch.cuda.empty_cache()
         try:
             with self.sharing():
                 train_run(job, out, resume=(out / "recipe.json").exists(), device=self.device, quiet=self.quiet)
@@ -81,29 +76,23 @@ class Workshop:
             (out / "checkpoint.pt").unlink(missing_ok=True)
             raise DivergedError(reason) from error
 
-    def searched(self, job: Job) -> Scales:
-        """The scales that a search finds."""
-        return Scales.load(self.run(job) / "scales.safetensors")
-
     @contextmanager
     def claim(self, name: str, *, wait: bool = False) -> Iterator[bool]:
         """Holds what has a name; False where another process does and `wait` is not asked for."""
         self.folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.folder / f".{name}.lock", timeout=-1 if wait else 0)
-        try:
-            held = lock.acquire()
-        except Timeout:
-            yield False
-        else:
-            with held:
-                yield True
+        with ExitStack() as held:
+            with suppress(Timeout):
+                held.enter_context(lock)
+            yield lock.is_locked
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Holds the device for what is timed: waits for the trainings of this workshop, and lets none begin."""
-        with self.claim("timing", wait=True), ExitStack() as all_shares:
-            for share in range(_SHARES):
-                all_shares.enter_context(self.claim(f"share-{share}", wait=True))
+        with self.claim("timing", wait=True):
+            for share in self.folder.glob(".share-*.lock"):
+                with self.claim(share.stem[1:], wait=True):
+                    pass  # its training is done
             yield
 
     @contextmanager
@@ -111,29 +100,25 @@ class Workshop:
         """Holds a share of the device, as `run` does itself; a process that waits to have it alone goes first."""
         with ExitStack() as held:
             with self.claim("timing", wait=True):
-                for share in range(_SHARES):
-                    if held.enter_context(self.claim(f"share-{share}", wait=share == _SHARES - 1)):
-                        break
+                held.enter_context(self.claim(f"share-{os.getpid()}", wait=True))
             yield
 
 
 # what a training measured and on what, as columns; not its speed, as several processes may have shared the device
-_RECIPE = ("epochs", "batch_size", "lr", "kernel", "identity", "precision")
-_RUN = ("repopt", "commit", "hardware", "threads", "python", "torch", "date")
-_FILES = ("run.json", "recipe.json", "summary.json")
+ENVIRONMENT = ("hardware", "threads", "python", "torch", "date")
 FIGURES = (
-    *("val_accuracy", "outcome", "parameters", "scales_digest", *_RECIPE),
-    *("train_images", "val_images", "size", "data_digest", *_RUN),
+    *("val_accuracy", "outcome", "parameters", "scales_digest"),
+    *("epochs", "batch_size", "lr", "kernel", "identity", "precision"),
+    *("train_images", "val_images", "size", "data_digest", "repopt", "commit", *ENVIRONMENT),
 )
 
 
 def figures_of(run: Path) -> dict[str, Any]:
     """What a finished run measured, and on what."""
-    info, recipe, summary = (read_as(run / name, dict[str, Any]) for name in _FILES)
+    info, recipe, summary = (read_json(run, f"{name}.json") for name in ("run", "recipe", "summary"))
     scales = run / "scales.safetensors"
     digest = digest_of(Scales.load(scales)) if scales.exists() else None
-    own = {"outcome": "finished", "scales_digest": digest, "size": info["image_size"]}
-    found = {**summary, **info, **recipe, **own}
+    found = {**summary, **info, **recipe, "outcome": "finished", "scales_digest": digest, "size": info["image_size"]}
     return {name: found[name] for name in FIGURES}
 
 
@@ -154,11 +139,3 @@ def _name(job: Job) -> str:
     about["scales"] = None if job.scales is None else digest_of(job.scales)
     digest = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode())
     return f"{job.model}-{job.method}-{job.recipe.seed}-{digest.hexdigest()[:12]}"
-
-
-def _forget_compiled() -> None:
-    """What earlier runs of this process compiled and hold: the next one is measured as if it were the first."""
-    if torch.cuda.is_available():
-        torch.compiler.reset()
-        gc.collect()
-        torch.cuda.empty_cache()

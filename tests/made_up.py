@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from paper.jobs import Scope
-from paper.tables import Table, TableRow
-from paper.view import View, number
+from paper.jobs import Scope, Training
+from paper.tables import Table
+from paper.view import number
 from paper.workshop import FIGURES
 from repopt.train.recipe import demo
 from repopt.train.training import Job
@@ -27,19 +27,17 @@ def squares(hear=lambda number: None):
         title="Squares",
         keys=("number", "word", "seed"),
         figures=("square",),
-        others=lambda scope: [
-            _square(number, word, hear) for number, word in enumerate(("one", "two", "three"), start=1)
-        ],
-        view=View(columns=["word", number("square")]),
+        trainings=[_square(number, word, hear) for number, word in enumerate(("one", "two", "three"), start=1)],
+        columns=["word", number("square")],
     )
 
 
 def _square(number, word, hear):
-    def measure(workshop):
+    def measure(training, scope, seed, workshop):
         hear(number)
         return [{"square": number**2}]
 
-    return TableRow(key={"number": number, "word": word, "seed": 0}, measure=measure)
+    return Training(key={"number": number, "word": word}, data="", measure=measure)
 
 
 def small_job(*, epochs=1, images=32, **recipe):

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from made_up import line
-from paper.figure_e import TABLE, drawings, rank_correlations_by_depth, read_back
+from paper.scale_figures import FIGURE_E, drawings, rank_correlations_by_depth, read_back
 from paper.view import render
 
 OPERATORS = ("stage1.1.conv", "stage1.2.conv", "stage1.3.conv")  # they start at 1.414, 1 and 0.816
@@ -22,7 +22,7 @@ def points(source, means):
 
 
 def test_a_curve_is_shown_at_shares_of_its_epochs():
-    shown = render(TABLE.view, points("cifar100", (1, 2, 3))).splitlines()
+    shown = render(FIGURE_E, points("cifar100", (1, 2, 3))).splitlines()
     assert shown[0] == "| searched on | branch | 0% | 10% | 25% | 50% | 75% | 100% |"
     assert shown[2:] == ["| cifar100 | conv3x3 | 0.000 | 0.020 | 0.050 | 0.100 | 0.150 | 0.200 |"]
 

@@ -10,18 +10,15 @@ import torch
 import repopt
 from made_up import QUICK
 from paper.jobs import (
-    SEARCHED_AGAIN,
     TRAINED_BY,
-    HyperSearch,
     Scope,
     Source,
     Training,
     authors_scales,
     fitting,
+    hyper_search,
     planned,
     scales_from,
-    search_job,
-    training_job,
 )
 from paper.workshop import Workshop
 from repopt.plans.scales import Scales
@@ -41,6 +38,11 @@ def same(one, other):
     )
 
 
+def search_job(scope, model, **how):
+    """A search needs no workshop: its scales are what is looked for."""
+    return hyper_search(model=model, **how).job(scope, 0, None)
+
+
 @pytest.fixture(scope="module")
 def workshop(tmp_path_factory):
     return Workshop(folder=tmp_path_factory.mktemp("runs"), device="cpu")
@@ -49,7 +51,7 @@ def workshop(tmp_path_factory):
 @pytest.fixture(scope="module")
 def found(workshop):
     """What a search finds for nano."""
-    return workshop.searched(search_job(QUICK, NANO))
+    return Scales.load(workshop.run(search_job(QUICK, NANO)) / "scales.safetensors")
 
 
 def test_a_search_and_a_training_are_on_the_scopes_data(workshop):
@@ -60,31 +62,31 @@ def test_a_search_and_a_training_are_on_the_scopes_data(workshop):
         cifar,
         FULL.adapt(recipes.search(), 0),
     )
-    training = training_job(FULL, workshop, Training(model="b1", method="sgd"), 2)
+    training = Training(model="b1", method="sgd").job(FULL, 2, workshop)
     assert (training.method, training.data, training.recipe) == (
         "sgd",
         nette,
         FULL.adapt(TRAINED_BY["imagenette"], 2),
     )
-    on_cifar = training_job(FULL, workshop, Training(model="b1", method="sgd", data="cifar100"), 2)
+    on_cifar = Training(model="b1", method="sgd", data="cifar100").job(FULL, 2, workshop)
     assert (on_cifar.data, on_cifar.recipe.epochs, on_cifar.recipe.seed) == (cifar, 60, 2)
     assert (search.limit, search_job(QUICK, NANO).limit) == (None, QUICK.limit)
 
 
 def test_a_second_search_differs_in_its_seed_alone():
-    first, again = search_job(FULL, NANO), search_job(FULL, NANO, SEARCHED_AGAIN)
+    first, again = search_job(FULL, NANO), search_job(FULL, NANO, again=True)
     assert again == replace(first, recipe=replace(first.recipe, seed=first.recipe.seed + 1))
     assert search_job(replace(FULL, seeds=(4, 5)), NANO) == first
 
 
 def test_what_is_asked_for_takes_the_place_of_the_default(workshop):
-    search = search_job(FULL, NANO, HyperSearch(recipe=recipes.ghost_search(), data="digits", strides=(2, 1, 2, 1, 1)))
+    search = search_job(FULL, NANO, recipe=recipes.ghost_search(), data="digits", options={"strides": STRIDES})
     assert search.recipe == FULL.adapt(replace(recipes.ghost_search(), flip=False), 0)
     assert (search.data, search.options) == ("digits", {"strides": (2, 1, 2, 1, 1)})
-    assert search_job(FULL, NANO, HyperSearch(data="imagenette")).recipe.size == 96
+    assert search_job(FULL, NANO, data="imagenette").recipe.size == 96
     assert search_job(FULL, "repopt_ghostnet_050").recipe == FULL.adapt(recipes.ghost_search(), 0)
     changed = Training(model=NANO, method="sgd", fields={"lr": 0.5, "rules": "iteration"}, options={"se": True})
-    training = training_job(FULL, workshop, changed, 0)
+    training = changed.job(FULL, 0, workshop)
     assert (training.recipe.lr, training.recipe.rules, training.recipe.epochs) == (0.5, "iteration", 40)
     assert training.options == {"se": True}
 

@@ -8,8 +8,8 @@ import torch
 from elsewhere import Elsewhere, stay_at_a_square
 from made_up import QUICK, small_job, squares
 from paper.jobs import Scope, Training
-from paper.tables import Table, TableRow, measure_rows, reproduce, rows_left
-from paper.view import View, read_rows
+from paper.tables import Table, TableRow, reproduce, rows_left
+from paper.view import read_rows
 from paper.workshop import Workshop, figures_of
 from repopt.train.loop import DivergedError
 
@@ -102,11 +102,15 @@ def test_a_row_with_another_key_does_not_stand(path, other):
 
 def test_a_row_that_another_process_has_finished_meanwhile_is_not_measured_again(workshop, path):
     heard = []
-    late, _ = rows_left(squares(), QUICK, path)
-    measure(workshop, path, "1*", heard.append)
-    assert measure_rows(squares(), late, path, workshop) == []
-    assert [line["number"] for line in read_rows(path)] == ["1", "2", "3"]
-    assert heard == [1]
+
+    def finish_two_elsewhere(number):
+        if number == 1:
+            measure(workshop, path, "2*", heard.append)
+        heard.append(number)
+
+    assert measure(workshop, path, hear=finish_two_elsewhere) == []
+    assert [line["number"] for line in read_rows(path)] == ["2", "1", "3"]
+    assert heard == [2, 1, 3]
 
 
 def test_a_row_that_another_process_is_at_is_left_to_it_until_it_dies(workshop, path):
@@ -148,8 +152,8 @@ def test_there_are_no_rows_without_a_file(path):
 
 def test_a_training_that_diverges_is_an_outcome_and_is_not_tried_again(tmp_path):
     job, path = small_job(lr=1e30, epochs=2), tmp_path / "made_up.csv"
-    row = TableRow(key={"seed": 0}, measure=lambda workshop: [figures_of(workshop.run(job))])
-    table = Table(title="Made up", keys=("seed",), others=lambda scope: [row], view=View(columns=[]))
+    training = Training(data="", measure=lambda training, scope, seed, workshop: [figures_of(workshop.run(job))])
+    table = Table(title="Made up", keys=("seed",), trainings=[training], columns=[])
     workshop = Workshop(folder=tmp_path / "runs", device="cpu")
     assert reproduce(table, QUICK, workshop, path) == []
     (line,) = read_rows(path)
@@ -176,7 +180,7 @@ def test_trainings_are_rows_for_each_seed_and_one_where_a_quick_scope_makes_them
         Training(model="b1", key={"way": "b"}, scales="authors"),
         Training(model="b1", key={"way": "c"}, one_seed=True),
     ]
-    table = Table(title="T", keys=("way", "model", "seed"), trainings=trainings, view=View(columns=[]))
+    table = Table(title="T", keys=("way", "model", "seed"), trainings=trainings, columns=[])
     assert names(table.rows(Scope(seeds=(1, 2)))) == [
         *("a, repopt_vgg_b1, 1", "a, repopt_vgg_a0, 1", "b, repopt_vgg_b1, 1", "c, repopt_vgg_b1, 1"),
         *("a, repopt_vgg_b1, 2", "a, repopt_vgg_a0, 2", "b, repopt_vgg_b1, 2"),

@@ -92,7 +92,7 @@ def test_a_baseline_has_the_best_of_its_settings_and_says_which_were_tried():
     full = tried("RepOptimizer", ("authors", "", (90, 92)))
     sgd = tried("SGD", ("authors", "", (89, 80)), ("paper", "", (86, 87)), ("paper", 0.2, (80, 81)))
     adam = tried("Adam", *(("paper", rate, (value,)) for rate, value in ((0.0003, 70), (0.003, 71), (0.001, 75))))
-    shown = {cells[1]: cells for cells in lines(TABLE4.view, [*sgd, *adam, *full])}
+    shown = {cells[1]: cells for cells in lines(TABLE4, [*sgd, *adam, *full])}
     assert shown["SGD"][2:6] == ["He's", "0.1", "torch's: 0.1; He's: 0.1, 0.2, the lowest is best", "2"]
     assert shown["SGD"][6:] == ["86.50 ± 0.71", "-4.50 ± 1.12", "", "76.91", "-1.56"]
     assert shown["Adam"][2:6] == ["He's", "0.001", "He's: 0.0003, 0.001, 0.003", "1"]

@@ -94,12 +94,12 @@ def test_a_run_with_weights_has_a_folder_of_its_own(workshop):
 
 def test_a_search_gives_its_scales(workshop):
     job = dataclasses.replace(small_job(lr=1.0), method="search")
-    scales = workshop.searched(job)
+    scales = Scales.load(workshop.run(job) / "scales.safetensors")
     planned = repopt.plan(repopt.create_model("repopt_vgg_nano"), scales=scales)
     start = Scales.depth_init(planned)
     assert any(not torch.equal(scales[name]["conv3x3"], start[name]["conv3x3"]) for name in planned.operators)
     before = contents(workshop.folder)
-    again = workshop.searched(job)
+    again = Scales.load(workshop.run(job) / "scales.safetensors")
     assert all(torch.equal(again[name]["conv3x3"], scales[name]["conv3x3"]) for name in planned.operators)
     assert contents(workshop.folder) == before
 

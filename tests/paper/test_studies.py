@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from paper.a0 import blended, floored
+from paper.studies import blended, floored
 from repopt.plans.scales import Scales
 
 SEARCHED = Scales({"a": {"conv3x3": torch.tensor([-0.1, 0.0, 1.3, 2.6]), "identity": torch.full((4,), 0.5)}})
