@@ -21,6 +21,7 @@ def _rules() -> list[Record]:
             for name, rule in RULES.items()
         ),
         ("any other class", str(UNKNOWN.route), "", "as it does", UNKNOWN.why),
+        ("`repopt.optim.SGD`", "closed form", "1", "never", "multiplies the gradient in its own step"),
         ("`repopt.optim.AdamW`, `Adam`, `Lion`", "closed form", "0", "never", "sums over the branches in its own step"),
     ]
     columns = ("name", "route", "k", "looks at weights", "because")

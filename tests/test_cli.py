@@ -43,7 +43,7 @@ def test_bench_step_prints_and_appends_its_figures(tmp_path):
     assert "sgd, fused: grad" in done.stdout
     with out.open() as file:
         rows = list(csv.DictReader(file))
-    assert [row["way"] for row in rows] == ["stock", "grad"]
+    assert [row["way"] for row in rows] == ["stock", "grad", "closed"]
     assert all(row["hardware"] and row["torch"] and row["date"] and row["seed"] for row in rows)
 
 
@@ -51,7 +51,7 @@ def test_bench_step_speaks_json_on_channels_last():
     done = run(
         "bench", "step", "--model", "repopt_vgg_nano", "--repeats", "2", "--memory-format", "channels_last", "--json"
     )
-    assert [row["memory_format"] for row in json.loads(done.stdout)] == ["channels_last"] * 2
+    assert [row["memory_format"] for row in json.loads(done.stdout)] == ["channels_last"] * 3
 
 
 def test_list_names_the_models():

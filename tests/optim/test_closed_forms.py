@@ -190,5 +190,5 @@ def test_a_model_converted_between_steps_is_trained_in_its_new_precision():
     for state in optimizer.state.values():
         state.update({key: value.double() for key, value in state.items() if key != "step"})
     train(net, optimizer, 1)
-    factors = [factors for _, pieces in optimizer._form._arranged.one_by_one for _, factors in pieces if factors]
+    factors = [factors for _, pieces in optimizer._form._arranged[0].one_by_one for _, factors in pieces if factors]
     assert {entries.values.dtype for branches in factors for entries in branches} == {torch.float64}

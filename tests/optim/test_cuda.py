@@ -100,6 +100,36 @@ def test_a_step_captured_in_a_graph_trains_the_block(ours, theirs, options, thei
     assert apart(net, twin) <= (1e-12 if theirs is sgd else 1e-4)  # a step count on the device is a float32
 
 
+@pytest.mark.parametrize(("ours", "theirs", "options", "their_options"), GRAPH_WAYS)
+def test_eager_steps_between_replays_leave_the_graph_as_it_was(ours, theirs, options, their_options):
+    """Steps with other gradients, other parameters and another learning rate, then the graph with its own."""
+    net, plan, twin = twins()
+    for model in (net, twin):
+        for param in model.parameters():
+            param.grad = torch.ones_like(param)
+    pairs = (net, ours(net.parameters(), plan, **options)), (twin, theirs(twin.parameters(), **their_options))
+    graphs = []
+    for model, optimizer in pairs:
+        optimizer.step()
+        torch.cuda.synchronize()
+        graphs.append((torch.cuda.CUDAGraph(), [param.grad for param in model.parameters()]))
+        with torch.cuda.graph(graphs[-1][0]):
+            optimizer.step()
+    for left_out in range(6):
+        for (model, optimizer), (graph, grads) in zip(pairs, graphs, strict=True):
+            first = list(model[left_out % 2 * 2].parameters())
+            for param in model.parameters():
+                param.grad = None if any(param is each for each in first) else torch.full_like(param, 0.1 * left_out)
+            optimizer.param_groups[0]["lr"] *= 0.5
+            optimizer.step()
+            optimizer.param_groups[0]["lr"] *= 2
+            for param, grad in zip(model.parameters(), grads, strict=True):
+                param.grad = grad
+            graph.replay()
+    torch.cuda.synchronize()
+    assert apart(net, twin) <= (1e-12 if theirs is sgd else 1e-4)
+
+
 @pytest.mark.parametrize(("ours", "theirs", "options"), WAYS[1:5:2])
 def test_a_graph_of_the_passes_alone_leaves_the_step_to_us(ours, theirs, options):
     """The gradients are always the same tensors, and a replay gives them no new version."""

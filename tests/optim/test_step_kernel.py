@@ -60,7 +60,7 @@ def trained(net, plan, at_once, monkeypatch, rule, *, steps=5, grads=None, **mor
             optimizer.step()
             for param, grad in zip(model.parameters(), before, strict=True):
                 assert torch.equal(param.grad, grad)
-    arranged = optimizer._form._arranged
+    arranged = optimizer._form._arranged[0]
     assert bool(arranged.launches) == at_once
     assert bool(arranged.one_by_one) != at_once
     return model
@@ -148,7 +148,7 @@ class TestKernels:
         before = net.weight.detach().clone()
         net.weight.grad = torch.ones_like(net.weight)
         optimizer.step()
-        assert not optimizer._form._arranged.launches
+        assert not optimizer._form._arranged[0].launches
         expected = before - 0.01 * plan.multiplier("").dense().to(before)
         torch.testing.assert_close(net.weight.detach(), expected)
 

@@ -1,7 +1,8 @@
 """The cost of an optimizer step with and without repopt.
 
 The optimizers take turns, each on its own copy of the same parameters and gradients, and their medians are compared:
-what else the machine does slows all of them alike.
+what else the machine does slows all of them alike. A step is timed alone, which on a GPU shows what the host does
+before the launch, and in a row of steps that wait for nothing, as a training loop takes them.
 """
 
 import copy
@@ -15,14 +16,24 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from repopt.optim import AdamW
+from repopt.algebra.branches import Conv, Identity
+from repopt.optim import SGD, Adam, AdamW, Lion, RepOptimizer
 from repopt.optim.attachment import attach
 from repopt.plans.planning import Plan
+from repopt.plans.planning import plan as make_plan
 
-Rule = Literal["sgd", "adamw"]
+Rule = Literal["sgd", "adamw", "adam", "lion"]
 Implementation = Literal["fused", "foreach", "plain"]
 
-_WAYS = {"sgd": ("stock", "grad"), "adamw": ("stock", "branch", "closed")}
+# The first is what the others are compared with. torch has no Lion: there it is ours without a multiplier.
+_WAYS = {
+    "sgd": ("stock", "grad", "closed"),
+    "adamw": ("stock", "branch", "closed"),
+    "adam": ("stock", "closed"),
+    "lion": ("plain", "closed"),
+}
+_SGD: dict[str, Any] = {"lr": 1e-3, "momentum": 0.9, "nesterov": True, "weight_decay": 4e-5}
+_IN_A_ROW = 20
 _IMPLEMENTATIONS: dict[str, dict[str, bool]] = {
     "fused": {"fused": True},
     "foreach": {"foreach": True},
@@ -35,11 +46,14 @@ class StepCost:
     """What one step takes.
 
     Attributes:
-        rule: `sgd` (nesterov momentum and L2) or `adamw`.
-        way: `stock`, or how repopt makes it train the imagined blocks: `grad`, `branch`, `closed`.
+        rule: `sgd` (nesterov momentum and L2), `adamw`, `adam` or `lion`.
+        way: `stock`, or how repopt makes it train the imagined blocks: `grad` (an attached SGD), `branch`, `closed`;
+            `plain` is a closed form without a multiplier.
         implementation: of torch's optimizer, and `graph` where the step was replayed as a CUDA graph.
-        milliseconds: median of the repeats.
+        milliseconds: of a step that begins and ends with an idle device, median of the repeats.
         ratio: to the stock optimizer of the same implementation.
+        queued_milliseconds: of a step among others that wait for nothing.
+        queued_ratio: to the stock optimizer of the same implementation.
         state_bytes: the optimizer's state.
         repopt_bytes: what repopt keeps beside it: multipliers, scales, or the branches' kernels.
         peak_bytes: the most that a step allocated on top; None on a CPU.
@@ -50,6 +64,8 @@ class StepCost:
     implementation: str
     milliseconds: float
     ratio: float
+    queued_milliseconds: float
+    queued_ratio: float
     state_bytes: int
     repopt_bytes: int
     peak_bytes: int | None
@@ -68,7 +84,7 @@ def measure_step(
 
     Args:
         plan: a plan with scales; its operators' weights are stepped, on the device where they are.
-        rule: SGD is compared with the grad route, AdamW with the closed form and with the branch route.
+        rule: each is compared with its closed form, SGD also attached, AdamW also on the branch route.
         implementation: torch's; a closed form has none that is fused.
         graph: replay the step as a CUDA graph.
         repeats: timed steps of each.
@@ -86,7 +102,11 @@ def measure_step(
     for _ in range(repeats):
         for timer in timers.values():
             timer.time_one_step()
-    stock = statistics.median(timers["stock"].milliseconds)
+    for _ in range(max(1, repeats // 4)):
+        for timer in timers.values():
+            timer.time_a_row()
+    stock = statistics.median(timers[_WAYS[rule][0]].milliseconds)
+    queued = statistics.median(timers[_WAYS[rule][0]].queued)
     return [
         StepCost(
             rule=rule,
@@ -94,6 +114,8 @@ def measure_step(
             implementation=f"{implementation}, graph" if graph else implementation,
             milliseconds=statistics.median(timer.milliseconds),
             ratio=statistics.median(timer.milliseconds) / stock,
+            queued_milliseconds=statistics.median(timer.queued),
+            queued_ratio=statistics.median(timer.queued) / queued,
             state_bytes=_state_bytes(timer.optimizer),
             repopt_bytes=timer.kept_bytes(),
             peak_bytes=timer.peak_bytes,
@@ -105,25 +127,38 @@ def measure_step(
 def _make(way: str, rule: Rule, plan: Plan, implementation: str, graph: bool) -> tuple[Optimizer, Callable[[], int]]:
     """An optimizer, and what repopt keeps beside it."""
     params = [module.weight for module in plan.modules().values()]
-    if way == "closed":
-        foreach = None if implementation == "fused" else implementation == "foreach"
-        closed = AdamW(params, plan, lr=1e-3, foreach=foreach, capturable=graph)
+    if way in {"closed", "plain"}:
+        closed = _closed(rule, params, plan) if way == "closed" else _closed(rule, params, _without_operators(params))
         return closed, lambda: closed.nbytes
     options: dict[str, Any] = dict(_IMPLEMENTATIONS[implementation])
     if rule == "sgd":
-        optimizer: Optimizer = torch.optim.SGD(
-            params, lr=1e-3, momentum=0.9, nesterov=True, weight_decay=4e-5, **options
-        )
+        optimizer: Optimizer = torch.optim.SGD(params, **_SGD, **options)
     else:
-        optimizer = torch.optim.AdamW(params, lr=1e-3, capturable=graph, **options)
+        stock = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[rule]
+        optimizer = stock(params, lr=1e-3, capturable=graph, **options)
     if way == "stock":
         return optimizer, lambda: 0
     handle = attach(optimizer, plan)
     return optimizer, lambda: handle.nbytes
 
 
+def _closed(rule: Rule, params: list[Tensor], plan: Plan) -> RepOptimizer:
+    if rule == "sgd":
+        return SGD(params, plan, **_SGD)
+    kinds: dict[str, Callable[..., RepOptimizer]] = {"adamw": AdamW, "adam": Adam, "lion": Lion}
+    return kinds[rule](params, plan, lr=1e-4)
+
+
+def _without_operators(params: list[Tensor]) -> Plan:
+    """A plan of a tiny operator, whose weight joins the parameters, and of none of theirs."""
+    tiny = torch.nn.Conv2d(2, 2, 3, padding=1, bias=False).to(params[0])
+    tiny.weight.grad = torch.zeros_like(tiny.weight)
+    params.append(tiny.weight)
+    return make_plan(tiny, {"^$": [Conv(3), Identity()]}, scales="ones")
+
+
 class _Timer:
-    """Times steps of one optimizer, each after the gradients were filled anew."""
+    """Times steps of one optimizer on gradients that stay the same."""
 
     def __init__(
         self, plan: Plan, optimizer: Optimizer, kept_bytes: Callable[[], int], *, graph: bool, seed: int
@@ -131,39 +166,37 @@ class _Timer:
         self.optimizer = optimizer
         self.kept_bytes = kept_bytes
         self.milliseconds: list[float] = []
+        self.queued: list[float] = []
         self._params = [module.weight for module in plan.modules().values()]
         self._cuda = self._params[0].device.type == "cuda"
         draw = torch.Generator(self._params[0].device).manual_seed(seed)
-        self._noise = []
         for param in self._params:
             noise = torch.randn(param.shape, generator=draw, device=param.device)
-            self._noise.append(torch.empty_like(param, requires_grad=False).copy_(1e-3 * noise))
-            param.grad = torch.empty_like(self._noise[-1])
+            param.grad = torch.empty_like(param, requires_grad=False).copy_(1e-3 * noise)
         for _ in range(3):
-            self._fill_grads()
             optimizer.step()
         self.peak_bytes = self._measure_peak() if self._cuda else None
         self._step: Callable[[], object] = self._captured() if graph else optimizer.step
 
     def time_one_step(self) -> None:
-        self._fill_grads()
+        self.milliseconds.append(self._time(1))
+
+    def time_a_row(self) -> None:
+        self.queued.append(self._time(_IN_A_ROW if self._cuda else 1))
+
+    def _time(self, steps: int) -> float:
         self._synchronize()
         start = time.perf_counter()
-        self._step()
+        for _ in range(steps):
+            self._step()
         self._synchronize()
-        self.milliseconds.append(1e3 * (time.perf_counter() - start))
-
-    def _fill_grads(self) -> None:
-        for param, values in zip(self._params, self._noise, strict=True):
-            assert param.grad is not None
-            param.grad.copy_(values)
+        return 1e3 * (time.perf_counter() - start) / steps
 
     def _synchronize(self) -> None:
         if self._cuda:
             torch.cuda.synchronize()
 
     def _measure_peak(self) -> int:
-        self._fill_grads()
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
@@ -173,7 +206,6 @@ class _Timer:
 
     def _captured(self) -> Callable[[], object]:
         graph = torch.cuda.CUDAGraph()
-        self._fill_grads()
         torch.cuda.synchronize()
         with torch.cuda.graph(graph):
             self.optimizer.step()

@@ -36,7 +36,7 @@ def bench_step(
 
     Args:
         model: the model whose convolutions are stepped; `repopt list` names them.
-        rules: sgd is compared with the grad route, adamw with the closed form and the branch route.
+        rules: each is compared with its closed form, sgd also attached, adamw also on the branch route.
         device: auto is CUDA if there is one.
         implementations: torch's implementations to compare with; on CUDA each also as a CUDA graph.
         memory_format: of the weights and gradients.
@@ -209,7 +209,7 @@ def _print_step_table(records: list[dict[str, Any]]) -> None:
     first = records[0]
     shown = table(
         "optimizer",
-        *("ms", "ratio", "state MB", "repopt MB", "peak MB"),
+        *("ms", "ratio", "in a row", "state MB", "repopt MB", "peak MB"),
         title=f"A step of {first['model']}, {first['memory_format']}, on {first['hardware']}",
     )
     for record in records:
@@ -218,6 +218,7 @@ def _print_step_table(records: list[dict[str, Any]]) -> None:
             f"{record['rule']}, {record['implementation']}: {record['way']}",
             f"{record['milliseconds']:.3f}",
             f"{record['ratio']:.2f}",
+            f"{record['queued_ratio']:.2f}",
             f"{record['state_bytes'] / 1e6:.2f}",
             f"{record['repopt_bytes'] / 1e6:.2f}",
             "" if peak is None else f"{peak / 1e6:.2f}",

@@ -46,7 +46,7 @@ def attach(
     Args:
         optimizer: an optimizer that holds the planned, trainable weights.
         plan: a plan with scales.
-        route: `grad` multiplies the gradient before the step; `branch` lets the optimizer step the branches' own
+        route: `grad` lets the step see the multiplied gradient; `branch` lets the optimizer step the branches' own
             kernels; `auto` takes the cheapest route that is exact for the optimizer.
         allow_inexact: let the grad route through for a rule for which it is not exact.
         kernels: the block's own kernels, as `plan.init_()` returns them, for rules that look at the weights on the
@@ -56,6 +56,11 @@ def attach(
 
     Returns:
         A handle: `.route`, `.exact`, `.detach()`.
+
+    `.grad` is only read. On the branch route a write to a planned weight between two steps is spread over the branches
+    if torch counts it, as it does any in-place operation and `load_state_dict`. A write through `.data`, by a custom
+    kernel or by the replay of a CUDA graph is not noticed, and the next step overwrites it: tell torch of it with
+    `torch.autograd.graph.increment_version(weight)`.
 
     Raises:
         ValueError: the optimizer is attached already, lacks a planned weight, has no exact route, or holds the state of

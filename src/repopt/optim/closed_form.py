@@ -26,6 +26,9 @@ from repopt.plans.planning import Plan
 # Elements that a CPU steps at once: weight, gradient, states and scratch of so many stay in its second-level cache.
 _PIECE = 1 << 16
 
+# Steps of an optimizer that take turns, as with parameters left out of every other one, are each arranged once.
+_ARRANGEMENTS = 4
+
 Options = dict[str, Any]
 Factors = Multiplier | list[Entries]
 
@@ -68,7 +71,8 @@ class ClosedForm:
         self.plan = plan
         self._max_norm = max_norm
         self._planned = PlannedWeights(plan)
-        self._arranged: _Arrangement | None = None
+        self._arranged: list[_Arrangement] = []  # of the latest steps, the last one first
+        self._captured: list[Launch] = []  # what CUDA graphs read is kept
 
     # what a rule is
 
@@ -122,9 +126,10 @@ class ClosedForm:
             grads = [param.grad for param in stepped]
         if not stepped:
             return
-        arranged = self._arranged
-        if arranged is None or not arranged.fits(optimizer, params, stepped, grads, planned):
-            arranged = self._arranged = _Arrangement(self, optimizer, params, stepped, grads, planned)
+        fitting = (each for each in self._arranged if each.fits(optimizer, params, stepped, grads, planned))
+        arranged = next(fitting, None) or _Arrangement(self, optimizer, params, stepped, grads, planned)
+        if arranged not in self._arranged[:1]:
+            self._arranged = [arranged, *(each for each in self._arranged if each is not arranged)][:_ARRANGEMENTS]
         if arranged.sharded:
             grads = [local_rows(grad)[0] for grad in grads]
         grad_scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
@@ -136,6 +141,8 @@ class ClosedForm:
             self.count_(launch.rows, found_inf)
             numbers = [self.numbers(options) for options in optimizer.param_groups]
             launch.run([grads[index] for index in launch.places], numbers, grad_scale, found_inf, clip)
+            if launch.is_captured and launch not in self._captured:
+                self._captured.append(launch)
         if arranged.one_by_one and not (found_inf is not None and found_inf.item()):
             self.count_([row for row, _ in arranged.one_by_one], None)
             for row, pieces in arranged.one_by_one:
@@ -172,7 +179,7 @@ class ClosedForm:
     @property
     def nbytes(self) -> int:
         """What is kept beside the state: what is made of the scales, and the tables of a launch."""
-        return 0 if self._arranged is None else self._arranged.nbytes
+        return sum(arranged.nbytes for arranged in self._arranged)
 
 
 Pieces = list[tuple[slice | None, Factors | None]]

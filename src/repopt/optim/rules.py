@@ -42,7 +42,12 @@ class Rule:
 _EPS = "does not change with the size of the gradient but for its eps, which belongs to each branch"
 
 RULES: dict[str, Rule] = {
-    "SGD": Rule(route="grad", why="is linear in the gradient, momentum and L2 included", degree=1),
+    "SGD": Rule(
+        route="grad",
+        why="is linear in the gradient, momentum and L2 included",
+        degree=1,
+        closed_form="repopt.optim.SGD",
+    ),
     "ASGD": Rule(route="grad", why="is linear in the gradient, decay and averaging included", degree=1),
     "AdamW": Rule(route="branch", why=_EPS, degree=0, closed_form="repopt.optim.AdamW"),
     "Adam": Rule(

@@ -95,17 +95,17 @@ def make_optimizer(subject: Subject, recipe: Recipe, lr: float | Tensor, *, grap
     """The recipe's optimizer, re-parameterized where the subject has a plan."""
     groups = decay_groups(subject.model, recipe.weight_decay, identity=recipe.decay_identity)
     kind = getattr(torch.optim, recipe.optimizer)
-    if subject.plan is not None and _has_closed_form(recipe):
-        closed = getattr(optim, recipe.optimizer)
-        return closed(groups, subject.plan, lr=lr, **({"capturable": True} if graph else {}))  # type: ignore[no-any-return]
     options: dict[str, Any] = {"lr": lr}
     if kind is torch.optim.SGD:
         options |= {"momentum": recipe.momentum, "nesterov": recipe.nesterov and recipe.momentum > 0}
+    if graph and kind is not torch.optim.SGD:
+        options["capturable"] = True
+    if subject.plan is not None and _has_closed_form(recipe):
+        closed: Optimizer = getattr(optim, recipe.optimizer)(groups, subject.plan, **options)
+        return closed
     if kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad):
         # torch's fused SGD starts its momentum from uninitialized memory if GradScaler skips the first step
         options["fused"] = kind is not torch.optim.SGD or recipe.precision != "fp16"
-    if graph and kind is not torch.optim.SGD:
-        options["capturable"] = True
     optimizer: Optimizer = kind(groups, **options)
     if subject.plan is not None:
         attach(optimizer, subject.plan, kernels=subject.kernels)

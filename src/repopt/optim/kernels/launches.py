@@ -122,6 +122,11 @@ class Launch:
         self._states = [state for states in zip(*(row.states for row in rows), strict=True) for state in states]
 
     @property
+    def is_captured(self) -> bool:
+        """Whether a CUDA graph reads the tables."""
+        return bool(self._kept)
+
+    @property
     def nbytes(self) -> int:
         return sum(each.nbytes for each in (self._values, self._geometry, self._programs, self._uploaded[0]))
 
