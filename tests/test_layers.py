@@ -26,6 +26,7 @@ LAYERS = [
     {"plans.provenance"},
     {"plans.planning"},
     {"optim.rules", "optim.contract", "optim.kernels", "optim.decay", "optim.clipping", "optim.product"},
+    {"optim.one_pass"},
     {"optim.closed_form", "optim.block_kernels", "optim.grad_route"},
     {"optim.rep_optimizer"},
     {"optim.sgd", "optim.adam", "optim.lion", "optim.branch_route"},

@@ -17,6 +17,7 @@ from torch.optim.optimizer import ParamsT
 from repopt.algebra.branches import Entries
 from repopt.optim.closed_form import ClosedForm, Options, Slot
 from repopt.optim.kernels.launches import Row
+from repopt.optim.one_pass import Update
 from repopt.optim.rep_optimizer import RepOptimizer
 from repopt.plans.planning import Plan
 
@@ -38,7 +39,7 @@ class ClosedAdamW(ClosedForm):
         return torch.zeros((), dtype=torch.float32, device=param.device if options["capturable"] else "cpu")
 
     def flags(self, options: Options) -> dict[str, bool]:
-        return {"AMSGRAD": options["amsgrad"]}
+        return {"amsgrad": options["amsgrad"]}
 
     def numbers(self, options: Options) -> tuple[float | Tensor, ...]:
         sign = -1.0 if options["maximize"] else 1.0
@@ -49,6 +50,15 @@ class ClosedAdamW(ClosedForm):
     def count_(self, rows: Sequence[Row], found_inf: Tensor | None) -> None:
         steps = [row.states[_STEP] for row in rows]
         torch._foreach_add_(steps, 1 if found_inf is None else (1 - found_inf).to(steps[0].device))
+
+    def update(self) -> Update:
+        return _update_
+
+    def pass_numbers(self, options: Options, states: Sequence[Tensor]) -> tuple[float, ...]:
+        lr, decay, sign, now, later, log_beta1, log_beta2, eps = map(float, self.numbers(options))
+        step = states[_STEP].item()
+        rate, norm = lr / -math.expm1(step * log_beta1), (-math.expm1(step * log_beta2)) ** -0.5
+        return 1 - lr * decay, sign, now, later, rate, norm, eps
 
     def step_(self, slot: Slot) -> None:
         """W' <- (1 - lr wd) W' - lr sum_b embed_b( s_b^2 m / (|s_b| root + eps) ), after the moments."""
@@ -75,6 +85,30 @@ class ClosedAdamW(ClosedForm):
                 slot.param.addcdiv_(numerator, denominator, value=-1)
             else:
                 entries.add_(slot.param, numerator.div_(denominator).neg_())
+
+
+def _update_(
+    weight: Tensor,
+    grad: Tensor,
+    states: Sequence[Tensor],
+    factors: Sequence[Tensor],
+    numbers: Sequence[Tensor],
+    *,
+    amsgrad: bool,
+) -> None:
+    """The step of one pass, as the kernel takes it."""
+    kept, sign, now, later, rate, norm, eps = numbers
+    grad = sign * grad
+    first = states[0] + now * (grad - states[0])
+    second = states[1] + later * (grad * grad - states[1])
+    states[0].copy_(first)
+    states[1].copy_(second)
+    if amsgrad:
+        second = torch.maximum(second, states[2])
+        states[2].copy_(second)
+    root = norm * second.sqrt()
+    update = sum(torch.where(size > 0, size * size * first / (eps + size * root), 0) for size in factors)
+    weight.copy_(kept * weight - rate * update)
 
 
 def fraction(

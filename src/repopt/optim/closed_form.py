@@ -20,11 +20,15 @@ from repopt.algebra.sharding import is_sharded, local_rows
 from repopt.device import takes_kernels
 from repopt.optim.clipping import check_max_norm, clip_coefficient
 from repopt.optim.contract import PlannedWeights, params_of
-from repopt.optim.kernels.launches import Launch, Row, is_taps_last, takes
+from repopt.optim.kernels.launches import Launch, Row, entries_of_block, is_taps_last, takes
+from repopt.optim.one_pass import OnePass, Update, is_worth_it
 from repopt.plans.planning import Plan
 
 # Elements that a CPU steps at once: weight, gradient, states and scratch of so many stay in its second-level cache.
 _PIECE = 1 << 16
+
+# Tensors with fewer elements are not worth a compiled pass.
+_SMALL = 1 << 12
 
 # Steps of an optimizer that take turns, as with parameters left out of every other one, are each arranged once.
 _ARRANGEMENTS = 4
@@ -102,6 +106,14 @@ class ClosedForm:
     def count_(self, rows: Sequence[Row], found_inf: Tensor | None) -> None:
         """Counts the step, where the rule does, unless it is skipped."""
 
+    def update(self) -> Update:
+        """The rule as a function that can be compiled: see `one_pass`."""
+        raise NotImplementedError
+
+    def pass_numbers(self, options: Options, states: Sequence[Tensor]) -> tuple[float, ...]:
+        """What `update` reads of a param group and of a count of steps."""
+        return tuple(map(float, self.numbers(options)))
+
     def step_(self, slot: Slot) -> None:
         """The step in torch's own operations."""
         raise NotImplementedError
@@ -151,7 +163,7 @@ class ClosedForm:
     def _step_row_(
         self,
         row: Row,
-        pieces: "Pieces",
+        pieces: "Pieces | OnePass",
         grad: Tensor,
         options: Options,
         grad_scale: Tensor | None,
@@ -160,6 +172,11 @@ class ClosedForm:
         if grad_scale is not None:  # as torch's fused optimizers leave it
             grad.div_(grad_scale.to(grad.device))
         local, held = local_rows(row.param)[0], tuple(local_rows(state)[0] for state in row.states)
+        if isinstance(pieces, OnePass):
+            numbers = [torch.tensor(number, dtype=local.dtype) for number in self.pass_numbers(options, held)]
+            part = grad if clip is None else grad * clip.to(grad)
+            pieces.step_(local, part, [state for state in held if state.ndim], numbers)
+            return
         for rows, factors in pieces:
             part, weight, states = grad, local, held
             if rows is not None:
@@ -203,8 +220,9 @@ class _Arrangement:
         names = {id(weight): name for name, weight in planned.items()}
         groups = {id(param): at for at, options in enumerate(optimizer.param_groups) for param in options["params"]}
         self.rows: list[Row] = []
-        self.one_by_one: list[tuple[Row, Pieces]] = []
+        self.one_by_one: list[tuple[Row, Pieces | OnePass]] = []
         at_once: dict[Any, list[Row]] = defaultdict(list)
+        others: list[Row] = []
         for index, param in enumerate(stepped):
             row, takes_launch = self._row(optimizer, index, param, groups[id(param)], names.get(id(param)))
             self.rows.append(row)
@@ -212,7 +230,12 @@ class _Arrangement:
             if takes_launch:
                 at_once[local.device, local.dtype, *self._kinds[row.group][1].items()].append(row)
             else:
-                self.one_by_one.append((row, _pieces(form, row, local)))
+                others.append(row)
+        compiles = is_worth_it(sum(row.param.numel() for row in others if row.param.is_cpu))
+        for row in others:
+            options = optimizer.param_groups[row.group]
+            goes_in_one = compiles and _takes_one_pass(row)
+            self.one_by_one.append((row, _one_pass(form, row, options) if goes_in_one else _pieces(form, row)))
         self.launches = [
             Launch(rows, form.plan, rule=form.rule, degree=form.degree, flags=self._kinds[rows[0].group][1])
             for rows in at_once.values()
@@ -285,14 +308,42 @@ class _Arrangement:
 
     @property
     def nbytes(self) -> int:
-        pieces = [factors for _, found in self.one_by_one for _, factors in found if factors is not None]
-        return sum(launch.nbytes for launch in self.launches) + sum(
-            each.nbytes if isinstance(each, Multiplier) else sum(entries.nbytes for entries in each) for each in pieces
-        )
+        return sum(launch.nbytes for launch in self.launches) + sum(_nbytes(found) for _, found in self.one_by_one)
 
 
-def _pieces(form: ClosedForm, row: Row, local: Tensor) -> Pieces:
+def _nbytes(found: "Pieces | OnePass") -> int:
+    if isinstance(found, OnePass):
+        return found.nbytes
+    factors = [each for _, each in found if each is not None]
+    return sum(
+        each.nbytes if isinstance(each, Multiplier) else sum(entries.nbytes for entries in each) for each in factors
+    )
+
+
+def _takes_one_pass(row: Row) -> bool:
+    local, grad = local_rows(row.param)[0], row.param.grad
+    assert grad is not None
+    return (
+        row.name is not None
+        and local.is_cpu
+        and local.dtype in {torch.float32, torch.float64}
+        and local.numel() >= _SMALL
+        and takes(local, [local_rows(each)[0] for each in (grad, *row.states)])
+    )
+
+
+def _one_pass(form: ClosedForm, row: Row, options: Options) -> OnePass:
+    assert row.name is not None
+    local, update, flags = local_rows(row.param)[0], form.update(), form.flags(options)
+    operator = form.plan.blocks[row.name].operator
+    height = operator.out_channels // operator.groups
+    entries = entries_of_block(form.plan, row.name, form.degree, row.rows)
+    return OnePass(update, flags, local, entries, height, 0 if row.rows is None else row.rows.start)
+
+
+def _pieces(form: ClosedForm, row: Row) -> Pieces:
     """The rows to step at once, each with its factors: all of them, or on a CPU as many as stay in its cache."""
+    local = local_rows(row.param)[0]
     whole = form.factors(row.name, local, row.rows) if row.name is not None else None
     length = local[0].numel() if local.ndim and local.shape[0] else 0
     cut = local.is_cpu and local.numel() > _PIECE and (local.is_contiguous() or is_taps_last(local))

@@ -3,11 +3,15 @@
 dW'  =  -lr * ( sum_b embed_b(|s_b|) ) * sign(beta1 m + (1 - beta1) g)  -  lr * wd * W'
 """
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from repopt.algebra.multiplier import Multiplier
 from repopt.optim.closed_form import ClosedForm, Options, Slot
+from repopt.optim.one_pass import Update
 from repopt.optim.product import product
 from repopt.optim.rep_optimizer import RepOptimizer
 from repopt.plans.planning import Plan
@@ -28,6 +32,9 @@ class ClosedLion(ClosedForm):
         beta1, beta2 = options["betas"]
         return options["lr"], options["weight_decay"], sign, 1 - beta1, 1 - beta2
 
+    def update(self) -> Update:
+        return _update_
+
     def step_(self, slot: Slot) -> None:
         lr, (beta1, beta2) = slot.options["lr"], slot.options["betas"]
         grad = -slot.grad if slot.options["maximize"] else slot.grad
@@ -39,6 +46,18 @@ class ClosedLion(ClosedForm):
             slot.param.mul_(1 - lr * slot.options["weight_decay"])
         slot.param.sub_(update.mul_(lr))
         mean.lerp_(grad, 1 - beta2)
+
+
+def _update_(
+    weight: Tensor, grad: Tensor, states: Sequence[Tensor], factors: Sequence[Tensor], numbers: Sequence[Tensor]
+) -> None:
+    """The step of one pass, as the kernel takes it."""
+    lr, decay, sign, now, later = numbers
+    (mean,) = states
+    ahead = sign * grad - mean
+    update = torch.sign(mean + now * ahead) * sum(factors)
+    weight.copy_((1 - lr * decay) * weight - lr * update)
+    mean.add_(later * ahead)
 
 
 class Lion(RepOptimizer):

@@ -6,6 +6,7 @@
 The buffer is the sum of the branches' buffers, each times its scale and embedded: one of W' alone suffices.
 """
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -17,6 +18,7 @@ from torch.optim.sgd import sgd
 from repopt.algebra.multiplier import Multiplier
 from repopt.optim.closed_form import ClosedForm, Options, Slot
 from repopt.optim.kernels.launches import takes
+from repopt.optim.one_pass import Update
 from repopt.optim.product import product
 from repopt.optim.rep_optimizer import RepOptimizer
 from repopt.plans.planning import Plan
@@ -42,9 +44,9 @@ class ClosedSGD(ClosedForm):
     def flags(self, options: Options) -> dict[str, bool]:
         momentum = bool(options["momentum"])
         return {
-            "MOMENTUM": momentum,
-            "NESTEROV": momentum and options["nesterov"],
-            "DAMPENED": momentum and bool(options["dampening"]),
+            "has_momentum": momentum,
+            "nesterov": momentum and options["nesterov"],
+            "dampened": momentum and bool(options["dampening"]),
         }
 
     def numbers(self, options: Options) -> tuple[float | Tensor, ...]:
@@ -53,6 +55,9 @@ class ClosedSGD(ClosedForm):
 
     def check_grad(self, param: Tensor, grad: Tensor) -> None:
         """Takes sparse gradients and complex parameters outside the plan, as torch's SGD does."""
+
+    def update(self) -> Update:
+        return _update_
 
     def step_(self, slot: Slot) -> None:
         options, grad = slot.options, slot.grad
@@ -72,6 +77,29 @@ class ClosedSGD(ClosedForm):
         if is_first:
             assert buffers[0] is not None
             slot.states[0].copy_(buffers[0])
+
+
+def _update_(
+    weight: Tensor,
+    grad: Tensor,
+    states: Sequence[Tensor],
+    factors: Sequence[Tensor],
+    numbers: Sequence[Tensor],
+    *,
+    has_momentum: bool,
+    nesterov: bool,
+    dampened: bool,
+) -> None:
+    """The step of one pass, as the kernel takes it."""
+    lr, decay, sign, momentum, kept = numbers
+    grad = sign * grad * sum(factors) + decay * weight
+    if has_momentum:
+        buffer = momentum * states[0] + kept * grad
+        if dampened:
+            buffer = torch.where(states[0].isnan(), grad, buffer)
+        states[0].copy_(buffer)
+        grad = grad + momentum * buffer if nesterov else buffer
+    weight.sub_(lr * grad)
 
 
 def _takes_fused(param: Tensor, others: list[Tensor]) -> bool:

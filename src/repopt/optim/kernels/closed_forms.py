@@ -155,7 +155,7 @@ def _step_block(
     ARRAYS: tl.constexpr,
     ENTRIES: tl.constexpr,
     RULE: tl.constexpr,
-    MOMENTUM: tl.constexpr,
+    HAS_MOMENTUM: tl.constexpr,
     NESTEROV: tl.constexpr,
     DAMPENED: tl.constexpr,
     AMSGRAD: tl.constexpr,
@@ -184,7 +184,7 @@ def _step_block(
     g = g * sign
     if RULE == "sgd":
         g = g * _factor(geometry, values, first, inside, ENTRIES, WIDE, MASKED, BLOCK) + decay * w
-        if MOMENTUM:
+        if HAS_MOMENTUM:
             momentum, kept = tl.load(numbers + 3).to(WIDE), tl.load(numbers + 4).to(WIDE)
             buffer = momentum * m + kept * g
             if DAMPENED:
@@ -245,7 +245,7 @@ def step(
     SKIPS: tl.constexpr,
     CLIPPED: tl.constexpr,
     BLOCK: tl.constexpr,
-    MOMENTUM: tl.constexpr = False,
+    HAS_MOMENTUM: tl.constexpr = False,
     NESTEROV: tl.constexpr = False,
     DAMPENED: tl.constexpr = False,
     AMSGRAD: tl.constexpr = False,
@@ -265,12 +265,12 @@ def step(
         if first + BLOCK <= numel:
             _step_block(
                 geometry, values, arrays, numbers, grad_scale, clip, tensors, first, numel,
-                ARRAYS, ENTRIES, RULE, MOMENTUM, NESTEROV, DAMPENED, AMSGRAD,
+                ARRAYS, ENTRIES, RULE, HAS_MOMENTUM, NESTEROV, DAMPENED, AMSGRAD,
                 TYPE, WIDE, ALIGNED, SCALED, CLIPPED, False, BLOCK,
             )  # fmt: skip
         else:
             _step_block(
                 geometry, values, arrays, numbers, grad_scale, clip, tensors, first, numel,
-                ARRAYS, ENTRIES, RULE, MOMENTUM, NESTEROV, DAMPENED, AMSGRAD,
+                ARRAYS, ENTRIES, RULE, HAS_MOMENTUM, NESTEROV, DAMPENED, AMSGRAD,
                 TYPE, WIDE, ALIGNED, SCALED, CLIPPED, True, BLOCK,
             )  # fmt: skip

@@ -93,12 +93,12 @@ class Launch:
             "TYPE": getattr(tl, _TRITON[dtype]),
             "WIDE": getattr(tl, _TRITON[wide]),
             "BLOCK": BLOCK,
-            **flags,
+            **{name.upper(): flag for name, flag in flags.items()},
         }
         self._words: list[int] = []
         self._uploaded = torch.empty(0), torch.empty(0), False
         self._kept: list[Tensor] = []  # what captured graphs read at each replay
-        factors = [[] if row.name is None else _factors(plan, row.name, degree, row.rows) for row in rows]
+        factors = [[] if row.name is None else entries_of_block(plan, row.name, degree, row.rows) for row in rows]
         self._compiled_for["ENTRIES"] = most = max(1, *map(len, factors))
         values = [torch.zeros(1, dtype=torch.float64)]
         geometry: list[list[int]] = []
@@ -233,7 +233,7 @@ def _divider(divisor: int) -> tuple[int, int]:
     return factor - (1 << 32) if factor >= 1 << 31 else factor, shift  # as a signed number of 32 bits
 
 
-def _factors(plan: Plan, name: str, degree: float | None, rows: range | None) -> list[Entry]:
+def entries_of_block(plan: Plan, name: str, degree: float | None, rows: range | None) -> list[Entry]:
     """A block's factors: |s| of each branch, or the powers of all branches that fill the groups as one."""
     block, constants = plan.blocks[name], plan.constants(name)
     held = slice(None) if rows is None else slice(rows.start, rows.stop)

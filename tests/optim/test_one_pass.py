@@ -1,0 +1,81 @@
+"""A CPU's step in one pass is the step in torch's own operations."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import repopt
+from repopt import Conv, Identity
+from repopt.optim import closed_form, one_pass
+from repopt.optim.one_pass import OnePass
+from repopt.verification.cases import BRANCH_SETS, mixed_sign_scales
+
+RULES = {
+    "sgd": (repopt.optim.SGD, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
+    "sgd with dampening": (repopt.optim.SGD, {"momentum": 0.9, "dampening": 0.4, "maximize": True}),
+    "sgd without momentum": (repopt.optim.SGD, {}),
+    "adamw": (repopt.optim.AdamW, {"weight_decay": 0.1}),
+    "adamw with amsgrad": (repopt.optim.AdamW, {"amsgrad": True}),
+    "lion": (repopt.optim.Lion, {"weight_decay": 0.1}),
+}
+
+
+def planned(net, branches):
+    bare = repopt.plan(net, {"^$": branches})
+    plan = bare.with_scales(mixed_sign_scales(bare))
+    plan.init_()
+    return plan
+
+
+def trained(net, plan, worth_it, monkeypatch, rule):
+    kind, options = RULES[rule]
+    model = copy.deepcopy(net)
+    with monkeypatch.context() as patch:
+        patch.setattr(closed_form, "is_worth_it", lambda elements: worth_it)
+        patch.setattr(closed_form, "_SMALL", 0)
+        optimizer = kind(model.parameters(), plan.on(model), lr=0.01, **options)
+        draw = torch.Generator().manual_seed(0)
+        for _ in range(4):
+            for param in model.parameters():
+                noise = torch.randn(param.shape, generator=draw, dtype=param.dtype)
+                param.grad = torch.empty_like(param).copy_(noise)
+            optimizer.step()
+    arranged = optimizer._form._arranged[0]
+    assert any(isinstance(found, OnePass) for _, found in arranged.one_by_one) == worth_it
+    return model
+
+
+def check_alike(net, plan, monkeypatch, rule):
+    ours, theirs = (trained(net, plan, worth_it, monkeypatch, rule) for worth_it in (True, False))
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+        assert one.stride() == other.stride()
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("branch_set", BRANCH_SETS)
+def test_every_rule_on_every_branch_set(branch_set, rule, monkeypatch):
+    """Without the compiler: what it compiles, and the entries that are stepped apart."""
+    monkeypatch.setattr(one_pass, "_compiled", lambda update_: update_)
+    case = BRANCH_SETS[branch_set]
+    net = case.operator().double()
+    for layout in (torch.contiguous_format, *([torch.channels_last] if net.weight.ndim == 4 else [])):
+        laid_out = copy.deepcopy(net).to(memory_format=layout)
+        check_alike(laid_out, planned(laid_out, case.branches), monkeypatch, rule)
+
+
+@pytest.mark.skipif(not one_pass.has_compiler(), reason="no C++ compiler on this machine")
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_compiled(layout, monkeypatch):
+    net = nn.Conv2d(32, 32, 3, padding=1).double().to(memory_format=layout)
+    check_alike(net, planned(net, [Conv(3), Conv(1), Identity()]), monkeypatch, "sgd")
+
+
+def test_small_nets_are_not_compiled():
+    net = nn.Conv2d(8, 8, 3, padding=1)
+    optimizer = repopt.optim.SGD(net.parameters(), planned(net, [Conv(3), Identity()]), lr=0.1)
+    net(torch.ones(1, 8, 4, 4)).sum().backward()
+    optimizer.step()
+    assert not any(isinstance(found, OnePass) for _, found in optimizer._form._arranged[0].one_by_one)
