@@ -7,7 +7,7 @@ from torch import nn
 
 from repopt.data.augment import scaled, scaling
 from repopt.models import create_model
-from repopt.train.compiling import OPTIONS, compiled, pad_few_channels_
+from repopt.train.compiling import compiled, pad_few_channels_
 from repopt.train.objective import Objective
 
 CPU = torch.device("cpu")
@@ -56,7 +56,7 @@ def test_the_model_keeps_its_names_and_its_state():
 
 
 def test_torch_knows_the_options():
-    torch.compile(nn.ReLU(), options=OPTIONS)
+    torch.compile(nn.ReLU(), options={"coordinate_descent_tuning": True})
 
 
 @pytest.mark.parametrize(("name", "stems"), [("repopt_vgg_nano", 1), ("repvgg_nano", 2)])
@@ -91,7 +91,7 @@ def test_on_a_gpu_the_compiled_loss_is_the_loss():
     objective = Objective(net, tuple(each.cuda() for each in SCALING), label_smoothing=0.1, channels_last=True)
     pixels, labels = PIXELS.cuda(), LABELS.cuda()
     found = []
-    for called in (objective, compiled(objective)):
+    for called in (objective, compiled(objective, tuned=True)):
         net.zero_grad()
         with torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False):
             loss, _ = called(pixels, labels)

@@ -76,6 +76,7 @@ def bench_train(
     classes: int = 1000,
     steps: int = 50,
     precision: Precision | None = None,
+    tune: bool = True,
     device: Device = "auto",
     seed: int = 0,
     out: Path | None = None,
@@ -93,6 +94,7 @@ def bench_train(
         classes: how many.
         steps: timed ones, after compilation and capture.
         precision: of the forward and backward pass; bf16 on CUDA and fp32 elsewhere unless given.
+        tune: let the compiler try kernels on the device, as in a long training.
         device: auto is CUDA if there is one.
         seed: of weights and data.
         out: a CSV file to append the figures to.
@@ -100,7 +102,7 @@ def bench_train(
     """
     chosen = chosen_device(device)
     precision = precision or ("bf16" if chosen.type == "cuda" else "fp32")
-    recipe = Recipe(batch_size=batch_size, precision=precision, seed=seed, flip=False)
+    recipe = Recipe(batch_size=batch_size, precision=precision, seed=seed, flip=False, tune=tune)
     costs = [
         cost
         for model in models

@@ -1,13 +1,15 @@
 """torch.compile for training: static shapes, tuned kernels, and a stem whose channels fill a vector.
 
-Inductor picks the block sizes of a Triton kernel by rule; coordinate descent tries their neighbours on the device. What
-it finds stays in Inductor's cache on disk (`TORCHINDUCTOR_CACHE_DIR`), so only the first start of a training pays.
+Inductor picks the block sizes of a Triton kernel by rule; coordinate descent, where it is asked for, tries their
+neighbours on the device. What it finds stays in Inductor's cache on disk (`TORCHINDUCTOR_CACHE_DIR`), so only the first
+start of a training pays.
 
 For half precision on CUDA cuDNN pads an image's 3 channels with zeros, by kernels of its own, in the forward and in the
 backward pass. Here the compiled graph pads: the image in the pass that normalizes it, and the kernel with zeros that no
 gradient leaves. What is added to a sum are zeros, so the result is the same.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,22 +17,21 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx import GraphModule, Node
 
-OPTIONS: dict[str, Any] = {"coordinate_descent_tuning": True}
 CHANNELS = 8  # of bf16 and fp16, 16 bytes
 
 
-def compiled(module: nn.Module) -> nn.Module:
+def compiled(module: nn.Module, *, tuned: bool) -> nn.Module:
     """The module, compiled for batches of one shape."""
-    result: Any = torch.compile(module, dynamic=False, backend=_inductor)
+    result: Any = torch.compile(module, dynamic=False, backend=partial(_inductor, tuned=tuned))
     return result  # type: ignore[no-any-return]
 
 
-def _inductor(graph: GraphModule, inputs: list[Any]) -> Any:
+def _inductor(graph: GraphModule, inputs: list[Any], *, tuned: bool) -> Any:
     from torch._inductor import compile as lowered  # takes a second to import
 
     if torch.is_autocast_enabled("cuda"):
         pad_few_channels_(graph, CHANNELS)
-    return lowered(graph, inputs, options=OPTIONS)
+    return lowered(graph, inputs, options={"coordinate_descent_tuning": tuned})
 
 
 def pad_few_channels_(graph: GraphModule, channels: int) -> None:

@@ -105,6 +105,9 @@ class Trainer:
         lr = torch.tensor(first, device=self.device) if graph else first
         return make_optimizer(self.subject, self.recipe, lr, graph=graph)
 
+    def _compiled(self, objective: nn.Module) -> nn.Module:
+        return compiled(objective, tuned=self.execution.tuned) if self.execution.compiled else objective
+
     def _make_step(self) -> TrainStep:
         subject, clip = self.subject, self.recipe.clip or math.inf
         subject.model.train()  # not chained: an exported program's returns nothing
@@ -115,7 +118,7 @@ class Trainer:
             channels_last=self.execution.channels_last,
         )
         return TrainStep(
-            self.world.wrap(compiled(objective) if self.execution.compiled else objective, self.device),
+            self.world.wrap(self._compiled(objective), self.device),
             self.optimizer,
             lambda: clip_(subject, clip),  # without self: a cycle would hold the model's memory
             self.recipe,

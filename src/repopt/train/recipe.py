@@ -81,6 +81,7 @@ class Recipe:
         precision: of the forward and backward pass.
         channels_last: memory format of weights and images; on CUDA unless given.
         compile: torch.compile the model; on CUDA unless given.
+        tune: let the compiler try kernels on the device, for about a minute more; in a long training unless given.
         graph: replay the whole step as a CUDA graph; where it can be unless given.
         eval_every: epochs between evaluations; the last epoch is always evaluated.
         eval_size: side of the images in evaluation; the training size unless given.
@@ -120,6 +121,7 @@ class Recipe:
     precision: Precision = "fp32"
     channels_last: bool | None = None
     compile: bool | None = None
+    tune: bool | None = None
     graph: bool | None = None
     eval_every: int = 1
     eval_size: int | None = None
