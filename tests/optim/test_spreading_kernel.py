@@ -135,12 +135,12 @@ def test_a_write_by_the_kernel_is_counted():
 
 @pytest.mark.parametrize("divisor", [1, 2, 3, 7, 9, 64, 4608, 2**20 + 7, 2**31 - 1])
 def test_a_product_and_a_shift_divide(divisor):
-    from repopt.optim.kernels.spreading import _divisor
+    from repopt.optim.kernels.dividing import divider
 
-    factor, shift = _divisor(divisor)
-    assert factor < 2**32
+    factor, shift = divider(divisor)
+    assert -(2**31) <= factor < 2**31
     for number in (0, 1, divisor - 1, divisor, 2**31 // divisor * divisor - 1, 2**31 - 1):
-        assert number * factor >> shift == number // divisor
+        assert ((number * (factor % 2**32) >> 32) + number) >> shift == number // divisor
 
 
 def twins(layout=torch.contiguous_format, device=DEVICE):
