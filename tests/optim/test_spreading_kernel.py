@@ -4,6 +4,8 @@ On a GPU; elsewhere in Triton's interpreter: TRITON_INTERPRET=1 pytest tests/opt
 """
 
 import os
+import warnings
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -223,6 +225,27 @@ def test_a_rule_that_assigns_to_data():
     assert apart(net, twin) <= 1e-12
 
 
+def test_a_rule_that_keeps_gradients():
+    class Heavy(torch.optim.Optimizer):
+        """Steps on the difference to the last gradient, which it keeps itself or as a view."""
+
+        @torch.no_grad()
+        def step(self, closure=None):
+            for number, param in enumerate(self.param_groups[0]["params"]):
+                last = self.state[param].get("last", torch.zeros_like(param))
+                param.sub_(0.05 * param.grad - 0.01 * last.view_as(param))
+                self.state[param]["last"] = param.grad if number % 2 else param.grad.flatten()
+
+    net, plan, twin = twins()
+    ours, theirs = Heavy(net.parameters(), {}), Heavy(twin.parameters(), {})
+    repopt.attach(ours, plan)
+    for _ in range(5):
+        x = batch()
+        step(net, ours, x)
+        step(twin, theirs, x)
+    assert apart(net, twin) <= 1e-12
+
+
 def test_other_layouts_go_block_by_block():
     odd = torch.zeros(6, 6, 3, 3, device=DEVICE).transpose(0, 1)
     case = BRANCH_SETS["RepVGG"]
@@ -233,6 +256,18 @@ def test_other_layouts_go_block_by_block():
     assert isinstance(only._sums, BlocksOneByOne)
 
 
+@contextmanager
+def no_waiting():
+    """Raises where the host waits for the device; setting the mode warns that torch does not see every wait."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            torch.cuda.set_sync_debug_mode("error")
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 @pytest.mark.parametrize("device", [pytest.param("cuda", marks=on_a_gpu)])
 class TestOnAGpu:
     def test_no_step_waits_for_the_device(self, device):
@@ -241,16 +276,11 @@ class TestOnAGpu:
         repopt.attach(ours, plan)
         x = batch()
         step(net, ours, x)
-        torch.cuda.set_sync_debug_mode("error")
-        try:
+        with no_waiting():
             for _ in range(3):
                 step(net, ours, x)
-                held = [
-                    torch.empty_like(param) for param in net.parameters()
-                ]  # so that gradients come to lie elsewhere
+                held = [torch.empty_like(param) for param in net.parameters()]  # so the next gradients lie elsewhere
             del held
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
 
     def test_weights_on_two_devices(self, device):
         pairs = []

@@ -71,35 +71,37 @@ def _scale(branch, scales, row, reached, MASKED: tl.constexpr, COMPUTE: tl.const
 @triton.jit
 def _in_branch(branch, taps, row, column, tap, inside, MASKED: tl.constexpr):
     """The places of an operator's entries in a branch's kernel, and which of them are there."""
-    place = row * tl.load(branch + _OWN_ROW)
-    one_tap = tl.load(branch + _ONE_TAP)
+    own_row, one_tap, finer = tl.load(branch + _OWN_ROW), tl.load(branch + _ONE_TAP), tl.load(branch + _FINER)
+    columns, height, grouped = tl.load(branch + _COLUMNS), tl.load(branch + _HEIGHT), tl.load(branch + _GROUPED)
+    column_stride = tl.load(branch + _COLUMN_STRIDE)
+    place = row * own_row
     if one_tap >= 0:
         reached = tap == one_tap
     else:
+        own = taps + tl.load(branch + _OWN_TAPS) + tap
         if MASKED:
-            own_tap = tl.load(taps + tl.load(branch + _OWN_TAPS) + tap, mask=inside, other=-1)
+            own_tap = tl.load(own, mask=inside, other=-1)
         else:
-            own_tap = tl.load(taps + tl.load(branch + _OWN_TAPS) + tap)
+            own_tap = tl.load(own)
         reached = own_tap >= 0
         place += own_tap * tl.load(branch + _TAP_STRIDE)
-    finer = tl.load(branch + _FINER)
-    own_column = column
     if finer > 1:  # on a block diagonal
         group = row
-        if tl.load(branch + _HEIGHT) > 1:
+        if height > 1:
             group = divided(row, branch + _BY_HEIGHT)
-        if tl.load(branch + _GROUPED) != 0:
+        if grouped != 0:
             group -= divided(group, branch + _BY_FINER) * finer
-        columns = tl.load(branch + _COLUMNS)
         if columns == 1:  # such as an identity
             reached = reached & (column == group)
-            own_column = column - group
         else:
-            own_column = column - group * columns
-            reached = reached & (own_column >= 0) & (own_column < columns)
+            column -= group * columns
+            reached = reached & (column >= 0) & (column < columns)
+            place += column * column_stride
+    else:
+        place += column * column_stride
     if MASKED:
         reached = reached & inside
-    return place + own_column * tl.load(branch + _COLUMN_STRIDE), reached
+    return place, reached
 
 
 @triton.jit
