@@ -18,8 +18,9 @@ def layout_of(shape):
 
 
 def step(gradients, value):
-    gradients.memory().fill_(value)
+    memory = gradients.memory().fill_(value)
     gradients.give()
+    return memory
 
 
 def test_each_lies_as_its_parameter_and_starts_at_16_bytes(params):
@@ -36,11 +37,10 @@ def test_each_lies_as_its_parameter_and_starts_at_16_bytes(params):
 def test_the_memory_goes_and_comes_back(params):
     gradients = PassingGradients(params)
     for value in (1.0, 2.0, 3.0):
-        step(gradients, value)
+        memory = step(gradients, value)
         assert all((param.grad == value).all() for param in params)
-        storage = params[0].grad.untyped_storage()
         gradients.release()
-        assert storage.nbytes() == 0
+        assert memory.untyped_storage().nbytes() == 0
         assert all(param.grad is None for param in params)
 
 
