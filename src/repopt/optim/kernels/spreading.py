@@ -28,8 +28,10 @@ from repopt.optim.kernels.launches import BLOCK, launched_on
 _SIZE, _ROW, _INNER, _TAPS_FIRST, _FIRST_PROGRAM, _COUNT, _COVERED, _BY_ROW, _BY_INNER, _OPERATOR = map(
     tl.constexpr, (0, 1, 2, 3, 4, 5, 6, 7, 9, 11)
 )
-_SCALES, _OWN_ROW, _COLUMN_STRIDE, _TAP_STRIDE, _ONE_TAP, _OWN_TAPS, _COLUMNS, _FINER = map(tl.constexpr, range(8))
-_HEIGHT, _GROUPED, _BY_HEIGHT, _BY_FINER, _BRANCH = map(tl.constexpr, (8, 9, 10, 12, 14))
+_SCALES, _OWN_ROW, _COLUMN_STRIDE, _TAP_STRIDE, _COLUMNS, _TAPS, _FIRST_TAP, _TAP_TABLE, _FINER = map(
+    tl.constexpr, range(9)
+)
+_HEIGHT, _GROUPED, _BY_HEIGHT, _BY_FINER, _BRANCH = map(tl.constexpr, (9, 10, 11, 13, 15))
 
 
 @triton.jit
@@ -59,49 +61,30 @@ def _column_and_tap(operator, first, row, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _scale(branch, scales, row, reached, MASKED: tl.constexpr, COMPUTE: tl.constexpr):
-    at = scales + tl.load(branch + _SCALES) + row
-    if MASKED:
-        scale = tl.load(at, mask=reached, other=0)
-    else:
-        scale = tl.load(at)
-    return scale.to(COMPUTE)
-
-
-@triton.jit
-def _in_branch(branch, taps, row, column, tap, inside, MASKED: tl.constexpr):
+def _in_branch(branch, tap_tables, row, column, tap, inside, MASKED: tl.constexpr):
     """The places of an operator's entries in a branch's kernel, and which of them are there."""
-    own_row, one_tap, finer = tl.load(branch + _OWN_ROW), tl.load(branch + _ONE_TAP), tl.load(branch + _FINER)
-    columns, height, grouped = tl.load(branch + _COLUMNS), tl.load(branch + _HEIGHT), tl.load(branch + _GROUPED)
-    column_stride = tl.load(branch + _COLUMN_STRIDE)
-    place = row * own_row
-    if one_tap >= 0:
-        reached = tap == one_tap
-    else:
-        own = taps + tl.load(branch + _OWN_TAPS) + tap
+    own_row, column_stride = tl.load(branch + _OWN_ROW), tl.load(branch + _COLUMN_STRIDE)
+    tap_stride, columns, taps = tl.load(branch + _TAP_STRIDE), tl.load(branch + _COLUMNS), tl.load(branch + _TAPS)
+    finer, height, grouped = tl.load(branch + _FINER), tl.load(branch + _HEIGHT), tl.load(branch + _GROUPED)
+    tap -= tl.load(branch + _FIRST_TAP)
+    if taps > 1:
+        own_taps = tap_tables + tl.load(branch + _TAP_TABLE) + tap
         if MASKED:
-            own_tap = tl.load(own, mask=inside, other=-1)
+            tap = tl.load(own_taps, mask=inside, other=-1)
         else:
-            own_tap = tl.load(own)
-        reached = own_tap >= 0
-        place += own_tap * tl.load(branch + _TAP_STRIDE)
+            tap = tl.load(own_taps)
     if finer > 1:  # on a block diagonal
         group = row
         if height > 1:
             group = divided(row, branch + _BY_HEIGHT)
         if grouped != 0:
             group -= divided(group, branch + _BY_FINER) * finer
-        if columns == 1:  # such as an identity
-            reached = reached & (column == group)
-        else:
-            column -= group * columns
-            reached = reached & (column >= 0) & (column < columns)
-            place += column * column_stride
-    else:
-        place += column * column_stride
+        column -= group * columns
+    # Without a sign, what is below 0 is beyond the end.
+    reached = (tap.to(tl.uint32) < taps.to(tl.uint32)) & (column.to(tl.uint32) < columns.to(tl.uint32))
     if MASKED:
         reached = reached & inside
-    return place, reached
+    return row * own_row + column * column_stride + tap * tap_stride, reached
 
 
 @triton.jit
@@ -132,18 +115,21 @@ def _spread_block(
     branch = operator + _OPERATOR
     if covered != 0:
         target = flat + tl.load(places) + first + here
-        product = (value * _scale(branch, scales, row, inside, MASKED, COMPUTE)).to(scales.dtype.element_ty)
+        scale = scales + tl.load(branch + _SCALES) + row
         if MASKED:
-            tl.store(target, product, mask=inside)
+            product = value * tl.load(scale, mask=inside, other=0).to(COMPUTE)
+            tl.store(target, product.to(scales.dtype.element_ty), mask=inside)
         else:
-            tl.store(target, product)
+            product = value * tl.load(scale).to(COMPUTE)
+            tl.store(target, product.to(scales.dtype.element_ty))
     if count > covered:
         column, tap = _column_and_tap(operator, first, row, BLOCK)
         for index in tl.static_range(BRANCHES):
             if (index >= covered) & (index < count):
                 own = branch + _BRANCH * index
                 place, reached = _in_branch(own, taps, row, column, tap, inside, MASKED)
-                product = value * _scale(own, scales, row, reached, True, COMPUTE)
+                scale = scales + tl.load(own + _SCALES) + row
+                product = value * tl.load(scale, mask=reached, other=0).to(COMPUTE)
                 tl.store(flat + tl.load(places + index) + place, product.to(scales.dtype.element_ty), mask=reached)
 
 
@@ -164,7 +150,6 @@ def _merge_block(
 ):
     here = tl.arange(0, BLOCK)
     count, covered = tl.load(operator + _COUNT), tl.load(operator + _COVERED)
-    branch = operator + _OPERATOR
     total = tl.zeros((BLOCK,), COMPUTE)
     if covered != 0:
         start = _start(tl.load(kernels).to(scales.dtype), first, ALIGNED)
@@ -173,17 +158,23 @@ def _merge_block(
         else:
             total = tl.load(start + here).to(COMPUTE)
     row = _row(operator, first, BLOCK)
+    branch = operator + _OPERATOR
     if covered != 0:
-        total *= _scale(branch, scales, row, inside, MASKED, COMPUTE)
+        scale = scales + tl.load(branch + _SCALES) + row
+        if MASKED:
+            total *= tl.load(scale, mask=inside, other=0).to(COMPUTE)
+        else:
+            total *= tl.load(scale).to(COMPUTE)
     if count > covered:
         column, tap = _column_and_tap(operator, first, row, BLOCK)
         for index in tl.static_range(BRANCHES):
             if (index >= covered) & (index < count):
                 own = branch + _BRANCH * index
                 place, reached = _in_branch(own, taps, row, column, tap, inside, MASKED)
+                scale = scales + tl.load(own + _SCALES) + row
                 kernel = tl.load(kernels + index).to(scales.dtype)
                 value = tl.load(kernel + place, mask=reached, other=0).to(COMPUTE)
-                total += value * _scale(own, scales, row, reached, True, COMPUTE)
+                total += value * tl.load(scale, mask=reached, other=0).to(COMPUTE)
     start = _start(target.to(scales.dtype), first, ALIGNED)
     if MASKED:
         tl.store(start + here, total.to(scales.dtype.element_ty), mask=inside)
@@ -362,16 +353,16 @@ def _operator(weight: Tensor, block: Sequence[PlacedKernel], first_program: int)
     return [*numbers, *divider(row), *divider(inner)]
 
 
-def _branch(each: PlacedKernel, first_tap: int) -> list[int]:
+def _branch(each: PlacedKernel, tap_table: int) -> list[int]:
     """The numbers of a branch from _OWN_ROW on."""
     placement = each.placement
     outputs, columns, *sizes = placement.conv_shape
     taps = torch.Size(sizes).numel()
     strides = (taps, 1) if each.kernel.is_contiguous() else (1, columns)
-    one_tap = _own_taps(placement).index(0) if taps == 1 else -1
+    first_tap = _own_taps(placement).index(0) if taps == 1 else 0
     finer, height = placement.groups // placement.operator.groups, outputs // placement.groups
-    numbers = [columns * taps, *strides, one_tap, first_tap, columns, finer, height, placement.operator.groups > 1]
-    return [*numbers, *divider(height), *divider(finer)]
+    numbers = [columns * taps, *strides, columns, taps, first_tap, tap_table, finer, height]
+    return [*numbers, int(placement.operator.groups > 1), *divider(height), *divider(finer)]
 
 
 def _own_taps(placement: Placement) -> list[int]:
