@@ -112,6 +112,20 @@ def test_tensors_longer_and_shorter_than_a_program(layout):
     both.check_merge(copies(both.weights), copies(both.weights))
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_branches_that_most_programs_do_not_reach(layout):
+    wide = nn.Conv2d(600, 4, 3, padding=1, bias=False)
+    grouped = nn.Conv2d(600, 8, 3, padding=1, groups=2, bias=False)
+    cases = [
+        (wide, [Conv(3), Conv(1), Conv(1, groups=4)]),
+        (grouped, [Conv(1), Conv(1, groups=8), Conv(3, groups=4)]),
+        (nn.Conv2d(45, 45, 5, padding=2, bias=False), [Conv(5), Conv(3), Conv(1), Identity()]),
+    ]
+    both = Both(cases, layout=LAYOUTS[layout])
+    both.check_spread(both.grads())
+    both.check_merge(copies(both.weights), copies(both.weights))
+
+
 def test_gradients_of_another_layout_at_odd_addresses_and_none_at_all():
     operators = [nn.Conv2d(6, 6, 3, padding=1, bias=False) for _ in range(4)]
     both = Both([(operator, [Conv(3), Conv(1), Identity()]) for operator in operators])

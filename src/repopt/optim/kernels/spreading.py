@@ -61,6 +61,25 @@ def _column_and_tap(operator, first, row, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def _skips(operator, branch, first, BLOCK: tl.constexpr):
+    """Whether a branch reaches no entry of a block, as far as that is quickly told: of a block within one row."""
+    row = divided(first, operator + _BY_ROW)
+    start = first - row * tl.load(operator + _ROW)
+    least = divided(start, operator + _BY_INNER)
+    most = divided(start + BLOCK - 1, operator + _BY_INNER)
+    low = tl.load(branch + _FIRST_TAP)
+    high = low
+    known = tl.load(branch + _TAPS) == 1
+    if tl.load(operator + _TAPS_FIRST) == 0:
+        group = divided(row, branch + _BY_HEIGHT)
+        group -= divided(group, branch + _BY_FINER) * tl.load(branch + _FINER)
+        columns = tl.load(branch + _COLUMNS)
+        low, high = group * columns, group * columns + columns - 1
+        known = tl.load(branch + _FINER) > 1
+    return known & (start + BLOCK <= tl.load(operator + _ROW)) & ((high < least) | (low > most))
+
+
+@triton.jit
 def _in_branch(branch, tap_tables, row, column, tap, inside, MASKED: tl.constexpr):
     """The places of an operator's entries in a branch's kernel, and which of them are there."""
     own_row, column_stride = tl.load(branch + _OWN_ROW), tl.load(branch + _COLUMN_STRIDE)
@@ -125,8 +144,11 @@ def _spread_block(
     if count > covered:
         column, tap = _column_and_tap(operator, first, row, BLOCK)
         for index in tl.static_range(BRANCHES):
-            if (index >= covered) & (index < count):
-                own = branch + _BRANCH * index
+            own = branch + _BRANCH * index
+            used = (index >= covered) & (index < count)
+            if used:
+                used = not _skips(operator, own, first, BLOCK)
+            if used:
                 place, reached = _in_branch(own, taps, row, column, tap, inside, MASKED)
                 scale = scales + tl.load(own + _SCALES) + row
                 product = value * tl.load(scale, mask=reached, other=0).to(COMPUTE)
@@ -168,8 +190,11 @@ def _merge_block(
     if count > covered:
         column, tap = _column_and_tap(operator, first, row, BLOCK)
         for index in tl.static_range(BRANCHES):
-            if (index >= covered) & (index < count):
-                own = branch + _BRANCH * index
+            own = branch + _BRANCH * index
+            used = (index >= covered) & (index < count)
+            if used:
+                used = not _skips(operator, own, first, BLOCK)
+            if used:
                 place, reached = _in_branch(own, taps, row, column, tap, inside, MASKED)
                 scale = scales + tl.load(own + _SCALES) + row
                 kernel = tl.load(kernels + index).to(scales.dtype)
