@@ -4,6 +4,8 @@ On a GPU; elsewhere in Triton's interpreter: TRITON_INTERPRET=1 pytest tests/opt
 """
 
 import os
+import warnings
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -110,6 +112,20 @@ def test_tensors_longer_and_shorter_than_a_program(layout):
     both.check_merge(copies(both.weights), copies(both.weights))
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_branches_that_most_programs_do_not_reach(layout):
+    wide = nn.Conv2d(600, 4, 3, padding=1, bias=False)
+    grouped = nn.Conv2d(600, 8, 3, padding=1, groups=2, bias=False)
+    cases = [
+        (wide, [Conv(3), Conv(1), Conv(1, groups=4)]),
+        (grouped, [Conv(1), Conv(1, groups=8), Conv(3, groups=4)]),
+        (nn.Conv2d(45, 45, 5, padding=2, bias=False), [Conv(5), Conv(3), Conv(1), Identity()]),
+    ]
+    both = Both(cases, layout=LAYOUTS[layout])
+    both.check_spread(both.grads())
+    both.check_merge(copies(both.weights), copies(both.weights))
+
+
 def test_gradients_of_another_layout_at_odd_addresses_and_none_at_all():
     operators = [nn.Conv2d(6, 6, 3, padding=1, bias=False) for _ in range(4)]
     both = Both([(operator, [Conv(3), Conv(1), Identity()]) for operator in operators])
@@ -135,12 +151,12 @@ def test_a_write_by_the_kernel_is_counted():
 
 @pytest.mark.parametrize("divisor", [1, 2, 3, 7, 9, 64, 4608, 2**20 + 7, 2**31 - 1])
 def test_a_product_and_a_shift_divide(divisor):
-    from repopt.optim.kernels.spreading import _divisor
+    from repopt.optim.kernels.dividing import divider
 
-    factor, shift = _divisor(divisor)
-    assert factor < 2**32
+    factor, shift = divider(divisor)
+    assert -(2**31) <= factor < 2**31
     for number in (0, 1, divisor - 1, divisor, 2**31 // divisor * divisor - 1, 2**31 - 1):
-        assert number * factor >> shift == number // divisor
+        assert ((number * (factor % 2**32) >> 32) + number) >> shift == number // divisor
 
 
 def twins(layout=torch.contiguous_format, device=DEVICE):
@@ -223,6 +239,27 @@ def test_a_rule_that_assigns_to_data():
     assert apart(net, twin) <= 1e-12
 
 
+def test_a_rule_that_keeps_gradients():
+    class Heavy(torch.optim.Optimizer):
+        """Steps on the difference to the last gradient, which it keeps itself or as a view."""
+
+        @torch.no_grad()
+        def step(self, closure=None):
+            for number, param in enumerate(self.param_groups[0]["params"]):
+                last = self.state[param].get("last", torch.zeros_like(param))
+                param.sub_(0.05 * param.grad - 0.01 * last.view_as(param))
+                self.state[param]["last"] = param.grad if number % 2 else param.grad.flatten()
+
+    net, plan, twin = twins()
+    ours, theirs = Heavy(net.parameters(), {}), Heavy(twin.parameters(), {})
+    repopt.attach(ours, plan)
+    for _ in range(5):
+        x = batch()
+        step(net, ours, x)
+        step(twin, theirs, x)
+    assert apart(net, twin) <= 1e-12
+
+
 def test_other_layouts_go_block_by_block():
     odd = torch.zeros(6, 6, 3, 3, device=DEVICE).transpose(0, 1)
     case = BRANCH_SETS["RepVGG"]
@@ -233,6 +270,18 @@ def test_other_layouts_go_block_by_block():
     assert isinstance(only._sums, BlocksOneByOne)
 
 
+@contextmanager
+def no_waiting():
+    """Raises where the host waits for the device; setting the mode warns that torch does not see every wait."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            torch.cuda.set_sync_debug_mode("error")
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 @pytest.mark.parametrize("device", [pytest.param("cuda", marks=on_a_gpu)])
 class TestOnAGpu:
     def test_no_step_waits_for_the_device(self, device):
@@ -241,16 +290,11 @@ class TestOnAGpu:
         repopt.attach(ours, plan)
         x = batch()
         step(net, ours, x)
-        torch.cuda.set_sync_debug_mode("error")
-        try:
+        with no_waiting():
             for _ in range(3):
                 step(net, ours, x)
-                held = [
-                    torch.empty_like(param) for param in net.parameters()
-                ]  # so that gradients come to lie elsewhere
+                held = [torch.empty_like(param) for param in net.parameters()]  # so the next gradients lie elsewhere
             del held
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
 
     def test_weights_on_two_devices(self, device):
         pairs = []

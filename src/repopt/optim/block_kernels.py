@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from repopt.algebra import csla
 from repopt.device import takes_kernels
 from repopt.optim.contract import is_constant
+from repopt.optim.kernels.launches import takes
 from repopt.plans.planning import Plan
 
 
@@ -24,6 +25,7 @@ class BlockKernels:
 
     Attributes:
         constants: the branches' scales, as the weight has its device and precision.
+        mark: of the weight when the kernels last made it; None if they did not.
     """
 
     def __init__(self, plan: Plan, name: str, states: dict[Tensor, Any]) -> None:
@@ -34,13 +36,12 @@ class BlockKernels:
         self._states = states
         self._whole_constants = plan.constants(name)
         self._weight: weakref.ref[Tensor] | None = None
-        self._version: int | None = None  # of the weight when the kernels last made it
-        self._address = 0
+        self.mark: tuple[int, int] | None = None
 
     def start(self, weight: Tensor, kernels: Mapping[str, Tensor] | None) -> None:
         """From kernels of the block's own, or from the split of least norm."""
         self._weight = weakref.ref(weight)
-        self._version = None
+        self.mark = None
         for kernel in self.kernels.values():
             self._states.pop(kernel, None)
         self.constants = {branch: constant.to(weight) for branch, constant in self._whole_constants.items()}
@@ -80,17 +81,13 @@ class BlockKernels:
                 "attach an optimizer"
             )
 
-    def was_written(self, weight: Tensor) -> bool:
-        """Whether someone else wrote the weight since `note`, as far as torch's version and its address tell."""
-        return self._version != weight._version or self.was_moved(weight)
-
     def was_moved(self, weight: Tensor) -> bool:
         """Whether the weight lies elsewhere in memory than when it was noted, perhaps in another layout."""
-        return self._address != weight.data_ptr()
+        return self.mark is None or self.mark[1] != weight.data_ptr()
 
     def note(self, weight: Tensor) -> None:
         """Remembers that the weight is what the kernels make."""
-        self._version, self._address = weight._version, weight.data_ptr()
+        self.mark = mark_of(weight)
 
     def follow_(self, weight: Tensor, merged: Tensor) -> None:
         """Spreads the difference between a weight that was written and the kernels' sum over the kernels."""
@@ -112,7 +109,12 @@ class BlockKernels:
             self._states[kernel] = {key: _as_state(key, value, kernel, on_device) for key, value in state.items()}
             if not state:
                 del self._states[kernel]
-        self._version = None  # the weight may have been loaded before or after
+        self.mark = None  # the weight may have been loaded before or after
+
+
+def mark_of(weight: Tensor) -> tuple[int, int]:
+    """A mark that changes when a weight is written or moved: torch's version, and the address."""
+    return weight._version, weight.data_ptr()
 
 
 class BlockSet:
@@ -138,23 +140,28 @@ class BlockSet:
     def _prepare(self) -> None:
         at_once = all(map(goes_at_once, (*self._weights, *self._kernels)))
         self._sums = _at_once(self._blocks, self._weights) if at_once else BlocksOneByOne(self._blocks)
-        self._addresses = [kernel.data_ptr() for kernel in self._kernels]
+        self._addresses = list(map(Tensor.data_ptr, self._kernels))
 
     def spread(self) -> None:
         """Gives the kernels the gradients of the weights; a weight without one takes no part in this step."""
-        self._stepped = [None if weight.grad is None else weight for weight in self._weights]
-        self._sums.spread([weight.grad for weight in self._weights])
+        grads = [weight.grad for weight in self._weights]
+        self._sums.spread(grads)
+        self._stepped = [None if grad is None else weight for grad, weight in zip(grads, self._weights, strict=True)]
 
     def merge_(self) -> None:
         """Writes what the kernels make into the weights that take part."""
         if not any(weight is not None for weight in self._stepped):
             return
-        if self._addresses != [kernel.data_ptr() for kernel in self._kernels]:  # a rule that assigns to `.data`
+        if self._addresses != list(map(Tensor.data_ptr, self._kernels)):  # a rule that assigns to `.data`
             self._prepare()
         self._sums.merge_into_(self._stepped)
         for block, weight in zip(self._blocks, self._stepped, strict=True):
             if weight is not None:
                 block.note(weight)
+
+    def release(self) -> None:
+        """Takes the gradients from the kernels."""
+        self._sums.release()
 
     def follow_(self, written: Container[str]) -> None:
         """Lets the kernels follow the weights that were written from outside."""
@@ -200,6 +207,12 @@ class BlocksOneByOne:
             for each in others:
                 each.view(target).addcmul_(each.folded, each.scale)
 
+    def release(self) -> None:
+        """Takes the gradients from the kernels."""
+        for block in self._blocks:
+            for each in block:
+                each.kernel.grad = None
+
 
 class _Summand:
     """A branch's kernel and scale in the shape of its entries in the operator's kernel.
@@ -232,6 +245,7 @@ class Sums(Protocol):
     def is_captured(self) -> bool: ...
     def spread(self, grads: Sequence[Tensor | None]) -> None: ...
     def merge_into_(self, targets: Sequence[Tensor | None]) -> None: ...
+    def release(self) -> None: ...
 
 
 def in_sets(blocks: Mapping[str, BlockKernels], weights: Mapping[str, Tensor]) -> list[BlockSet]:
@@ -244,11 +258,7 @@ def in_sets(blocks: Mapping[str, BlockKernels], weights: Mapping[str, Tensor]) -
 
 def goes_at_once(tensor: Tensor) -> bool:
     """Whether the kernels take a weight or a branch's kernel."""
-    if not takes_kernels(tensor):
-        return False
-    from repopt.optim.kernels.spreading import takes_layout
-
-    return takes_layout(tensor)
+    return takes_kernels(tensor) and takes(tensor, ())
 
 
 def _at_once(blocks: Sequence[BlockKernels], weights: Sequence[Tensor]) -> Sums:

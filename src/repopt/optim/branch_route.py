@@ -13,9 +13,8 @@ address, so that no step compares values or waits for the device. A write that t
 a fused or custom kernel, by the replay of a CUDA graph) is not noticed: the next step overwrites it.
 """
 
-import operator
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +23,7 @@ from torch.optim import Optimizer
 
 from repopt.algebra.sharding import is_sharded
 from repopt.device import is_capturing
-from repopt.optim.block_kernels import BlockKernels, BlockSet, in_sets
+from repopt.optim.block_kernels import BlockKernels, BlockSet, in_sets, mark_of
 from repopt.optim.clipping import coefficient
 from repopt.optim.contract import PlannedWeights
 from repopt.optim.grad_route import Arguments, aliases_of, with_closure
@@ -60,6 +59,7 @@ class BranchRoute:
         self._captured: list[BlockSet] = []  # earlier sets that a CUDA graph reads
         self._kernels: list[Tensor] = []
         self._swaps: list[_Swap] = []
+        self._given_states: list[int] = []  # which dicts the stand-in began a step with
         self._put_away: dict[Tensor, Any] = {}
         check_kernel_names(kernels or {}, plan.blocks)
         try:
@@ -68,11 +68,9 @@ class BranchRoute:
         except Exception:
             optimizer.state.update(self._put_away)
             raise
-        # A compiler that traced the hooks would read other versions than the weights have.
-        untraced: Callable[[Any], Any] = torch.compiler.disable
         self._hooks = [
-            optimizer.register_step_pre_hook(untraced(self._before_step)),
-            optimizer.register_step_post_hook(untraced(self._after_step)),
+            optimizer.register_step_pre_hook(_untraced(self._before_step)),
+            optimizer.register_step_post_hook(_untraced(self._after_step)),
             optimizer.register_state_dict_post_hook(self._save),
             optimizer.register_load_state_dict_post_hook(self._load),
         ]
@@ -106,15 +104,15 @@ class BranchRoute:
     def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if optimizer is self._stand_in:
             return
-        for name, weight in self._weights.items():
-            if self._blocks[name].was_written(weight):
-                raise RuntimeError(
-                    f"{type(optimizer).__name__} moved the weight of {name!r} itself instead of what its param_groups "
-                    "hold, so it cannot take the branch route"
-                )
+        written = self._written(self._weights)
+        if written:
+            raise RuntimeError(
+                f"{type(optimizer).__name__} moved the weight of {written[0]!r} itself instead of what its "
+                "param_groups hold, so it cannot take the branch route"
+            )
         self._merge()  # first: a GPU works on it while the rest is done here
-        for kernel in self._kernels:
-            kernel.grad = None
+        for each in self._sets:
+            each.release()
         self._take_over(optimizer)
 
     def _evaluating(self, closure: Callable[[], Any]) -> Callable[[], Any]:
@@ -136,14 +134,19 @@ class BranchRoute:
     def _held(self, optimizer: Optimizer) -> dict[str, Tensor]:
         """The planned weights that the optimizer holds; one that is new to it gets its kernels here."""
         weights = self._planned.held_by(optimizer)
-        for name, weight in weights.items():
-            if not self._blocks[name].belongs_to(weight):
-                self._start(optimizer, name, weight)
+        if weights is not self._weights:
+            for name, weight in weights.items():
+                if not self._blocks[name].belongs_to(weight):
+                    self._start(optimizer, name, weight)
         return weights
+
+    def _written(self, weights: Mapping[str, Tensor]) -> list[str]:
+        """The operators whose weights someone else wrote since the kernels made them, as far as torch tells."""
+        return [name for name, weight in weights.items() if self._blocks[name].mark != mark_of(weight)]
 
     def _follow(self, weights: Mapping[str, Tensor]) -> None:
         """Spreads what was written to the weights from outside over the kernels."""
-        written = [name for name, weight in weights.items() if self._blocks[name].was_written(weight)]
+        written = self._written(weights)
         for name in written:
             self._blocks[name].check_place(weights[name])
             if is_capturing(weights[name]):
@@ -151,8 +154,7 @@ class BranchRoute:
                     f"the weight of {name!r} was written since the last step, which cannot be followed while a CUDA "
                     "graph is captured: take a step before the capture"
                 )
-        known = _are_same(weights.values(), self._weights.values())
-        if not known or any(self._blocks[name].was_moved(weights[name]) for name in written):
+        if weights is not self._weights or any(self._blocks[name].was_moved(weights[name]) for name in written):
             self._captured += [each for each in self._sets if each.is_captured]
             self._sets = in_sets(self._blocks, weights)
         for each in self._sets if written else ():
@@ -180,12 +182,7 @@ class BranchRoute:
     def _prepare_stand_in(self, optimizer: Optimizer, weights: dict[str, Tensor]) -> None:
         """Makes the stand-in the same optimizer, but for the branches' kernels in place of the operators' weights."""
         groups = optimizer.param_groups
-        known = _are_same(weights.values(), self._weights.values()) and len(groups) == len(self._swaps)
-        if (
-            not known
-            or self._max_norm is not None
-            or not all(_are_same(group["params"], swap.params) for group, swap in zip(groups, self._swaps, strict=True))
-        ):
+        if weights is not self._weights or self._max_norm is not None:  # the same dict: the same params in all groups
             blocks = {id(weight): self._blocks[name] for name, weight in weights.items()}
             if self._max_norm is not None:
                 outside = [param for group in groups for param in group["params"] if id(param) not in blocks]
@@ -197,9 +194,13 @@ class BranchRoute:
         attributes.clear()
         attributes.update(vars(optimizer))
         self._stand_in.param_groups = [swap.swapped(group) for group, swap in zip(groups, self._swaps, strict=True)]
-        aliases = self._aliases
-        self._stand_in.state = defaultdict(dict, {aliases.get(key, key): held for key, held in optimizer.state.items()})
-        self._stand_in.state.update(self._states)
+        state = self._stand_in.state = defaultdict(dict)
+        if self._aliases:
+            state.update({self._aliases.get(key, key): held for key, held in optimizer.state.items()})
+        else:
+            state.update(optimizer.state)
+        state.update(self._states)
+        self._given_states = list(map(id, state.values()))
 
     def _take_over(self, optimizer: Optimizer) -> None:
         """What the step left on the stand-in belongs to the optimizer; the branches' states stay here."""
@@ -207,12 +208,13 @@ class BranchRoute:
         for group, stepped in zip(optimizer.param_groups, attributes.pop("param_groups"), strict=True):
             group.update({key: value for key, value in stepped.items() if key not in {"params", "param_names"}})
         state = attributes.pop("state")
-        for kernel in self._kernels:
-            found = state.pop(kernel, None)
-            if found is not None:
-                self._states[kernel] = found
-        owners = {alias: param for param, alias in self._aliases.items()}
-        optimizer.state.update({owners.get(key, key): held for key, held in state.items()})
+        if list(map(id, state.values())) != self._given_states:  # most steps write into the dicts that are there
+            for kernel in self._kernels:
+                found = state.pop(kernel, None)
+                if found is not None:
+                    self._states[kernel] = found
+            owners = {alias: param for param, alias in self._aliases.items()}
+            optimizer.state.update({owners.get(key, key): held for key, held in state.items()})
         vars(optimizer).update(attributes)
         attributes.clear()
 
@@ -257,7 +259,6 @@ class _Swap:
     def __init__(
         self, params: Sequence[Tensor], blocks: Mapping[int, BlockKernels], aliases: Mapping[Tensor, Tensor]
     ) -> None:
-        self.params = list(params)
         self._own = [
             blocks[id(param)].kernels if id(param) in blocks else {"": aliases.get(param, param)} for param in params
         ]
@@ -274,5 +275,12 @@ class _Swap:
         return {**group, "params": list(self._stepped), "param_names": labels}
 
 
-def _are_same(some: Collection[Tensor], others: Collection[Tensor]) -> bool:
-    return len(some) == len(others) and all(map(operator.is_, some, others))
+def _untraced(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """A hook that a compiler leaves as it is: traced, it would read other versions than the weights have."""
+
+    def called(*args: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return torch.compiler.disable(hook)(*args)  # type: ignore[no-untyped-call]
+        return hook(*args)
+
+    return called

@@ -10,6 +10,8 @@ weight and states once. That is what takes the time: the factors of its entries 
 import triton
 import triton.language as tl
 
+from repopt.optim.kernels.dividing import divided
+
 
 @triton.jit
 def _array(arrays, which: tl.constexpr, tensors, first, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
@@ -38,19 +40,12 @@ def _write(start, value, inside, TYPE: tl.constexpr, MASKED: tl.constexpr, BLOCK
 
 
 @triton.jit
-def _divided(n, divider):
-    """Divides by a product and a shift that the host found: a division would take longer than the memory."""
-    high = tl.umulhi(n.to(tl.uint32), tl.load(divider).to(tl.uint32))
-    return ((high + n.to(tl.uint32)) >> tl.load(divider + 1).to(tl.uint32)).to(tl.int32)
-
-
-@triton.jit
 def _places(geometry, first, BLOCK: tl.constexpr):
     """Row, column and tap of a block's entries."""
     place = first + tl.arange(0, BLOCK)
-    row = _divided(place, geometry + 9)
+    row = divided(place, geometry + 9)
     within = place - row * tl.load(geometry + 1)
-    outer = _divided(within, geometry + 11)
+    outer = divided(within, geometry + 11)
     inner = within - outer * tl.load(geometry + 2)
     if tl.load(geometry + 5) != 0:
         tap, column = outer, inner

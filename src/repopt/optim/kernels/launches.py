@@ -5,8 +5,7 @@
     entries     what multiplies a tensor: values by row and tap, and on which block diagonal of channels they lie
     table       the addresses of all weights, gradients and states, then the numbers of each param group
 
-The table is made anew when an address or a number has changed, in fresh memory: what an earlier launch, or a captured
-graph, still reads is never written to.
+The table is uploaded again only when an address or a number has changed.
 """
 
 import struct
@@ -20,7 +19,7 @@ from torch import Tensor
 from repopt.algebra.branches import Placement
 from repopt.algebra.multiplier import grad_mult
 from repopt.algebra.sharding import is_sharded, local_rows
-from repopt.device import is_capturing
+from repopt.optim.kernels.addresses import WordTable, are_aligned
 from repopt.plans.planning import Plan
 
 BLOCK = 1024
@@ -64,7 +63,7 @@ def takes(local: Tensor, others: Sequence[Tensor]) -> bool:
     dense = local.is_contiguous() or is_taps_last(local)
     return (
         dense
-        and 0 < local.numel() < 2**31
+        and 0 < local.numel() < 2**31 - BLOCK
         and local.dtype in _TRITON
         and all(each.stride() == local.stride() and each.dtype == local.dtype for each in others if each.ndim)
     )
@@ -95,9 +94,6 @@ class Launch:
             "BLOCK": BLOCK,
             **{name.upper(): flag for name, flag in flags.items()},
         }
-        self._words: list[int] = []
-        self._uploaded = torch.empty(0), torch.empty(0), False
-        self._kept: list[Tensor] = []  # what captured graphs read at each replay
         factors = [[] if row.name is None else entries_of_block(plan, row.name, degree, row.rows) for row in rows]
         self._compiled_for["ENTRIES"] = most = max(1, *map(len, factors))
         values = [torch.zeros(1, dtype=torch.float64)]
@@ -115,6 +111,8 @@ class Launch:
         self._values = torch.cat(values).to(device, wide)
         self._geometry = torch.tensor(geometry, dtype=torch.int32, device=device)
         self._programs = torch.tensor(programs, device=device).to(torch.int16 if len(rows) < 2**15 else torch.int32)
+        self._table = WordTable(device)
+        self._uploaded = torch.empty(0), torch.empty(0), False
         self._grid = (len(programs),)
         self._params = [row.param for row in rows]
         self._sharded = any(is_sharded(param) for param in self._params)
@@ -124,11 +122,11 @@ class Launch:
     @property
     def is_captured(self) -> bool:
         """Whether a CUDA graph reads the tables."""
-        return bool(self._kept)
+        return self._table.is_captured
 
     @property
     def nbytes(self) -> int:
-        return sum(each.nbytes for each in (self._values, self._geometry, self._programs, self._uploaded[0]))
+        return sum(each.nbytes for each in (self._values, self._geometry, self._programs, self._table))
 
     def run(
         self,
@@ -152,7 +150,7 @@ class Launch:
         device = self._programs.device
         table, scalars, aligned = self._upload(grads, numbers)
         given = [scalars if each is None else each.to(device) for each in (grad_scale, found_inf, clip)]
-        with _on(device):
+        with launched_on(device):
             step[self._grid](
                 self._programs,
                 self._geometry,
@@ -175,7 +173,6 @@ class Launch:
         self, grads: Sequence[Tensor], numbers: Sequence[Sequence[float | Tensor]]
     ) -> tuple[Tensor, Tensor, bool]:
         """The table on the device, the numbers in it, and whether all addresses are multiples of 16 bytes."""
-        device = self._programs.device
         arrays = [*self._params, *grads, *self._states]
         if self._sharded:
             arrays = [local_rows(array)[0] for array in arrays]
@@ -184,24 +181,16 @@ class Launch:
         moving = {at: each for at, each in enumerate(flat) if isinstance(each, Tensor) and not each.is_cpu}
         still = [0.0 if at in moving else float(each) for at, each in enumerate(flat)]
         words += struct.unpack(f"{len(still)}q", struct.pack(f"{len(still)}d", *still))
-        capturing = is_capturing(self._programs)
-        if capturing or words != self._words:
-            pinned = torch.tensor(words, pin_memory=device.type == "cuda")
-            table = pinned.to(device, non_blocking=True)
-            aligned = not any(word % 16 for word in words[: len(arrays)])
-            uploaded = table, table[len(arrays) :].view(torch.float64), aligned
-            if capturing:
-                self._kept += [pinned, table]
-            else:
-                self._words, self._uploaded = words, uploaded
-        else:
-            uploaded = self._uploaded
+        table = self._table.of(words)
+        if table is not self._uploaded[0]:
+            numbers_in_it = table[len(arrays) :].view(torch.float64)
+            self._uploaded = table, numbers_in_it, are_aligned(words[: len(arrays)])
         for at, each in moving.items():
-            uploaded[1][at].copy_(each)
-        return uploaded
+            self._uploaded[1][at].copy_(each)
+        return self._uploaded
 
 
-def _on(device: torch.device) -> AbstractContextManager[Any]:
+def launched_on(device: torch.device) -> AbstractContextManager[Any]:
     """Makes a GPU the current one, where it is not: Triton launches on that one."""
     if device.type != "cuda" or device.index == torch.cuda.current_device():
         return nullcontext()
@@ -215,6 +204,8 @@ def _geometry(local: Tensor, row: Row, plan: Plan, *, first_program: int, entrie
     group), the first row, whether taps come first, the param group, the first program, the number of entries, what
     divides by the elements of a row and by those of a channel. The entries follow.
     """
+    from repopt.optim.kernels.dividing import divider
+
     size, inner, height, first, taps_first = 1, 1, 0, 0, False
     if row.name is not None:
         operator = plan.blocks[row.name].operator
@@ -223,14 +214,7 @@ def _geometry(local: Tensor, row: Row, plan: Plan, *, first_program: int, entrie
         height = operator.out_channels // operator.groups if operator.groups > 1 else 0
         first = 0 if row.rows is None else row.rows.start
     shape = [local.numel(), size, inner, height, first, int(taps_first), row.group, first_program, entries]
-    return [*shape, *_divider(size), *_divider(inner)]
-
-
-def _divider(divisor: int) -> tuple[int, int]:
-    """Factor and shift with which n // divisor == (high half of n * factor + n) >> shift, for n below 2^31."""
-    shift = (divisor - 1).bit_length()
-    factor = (((1 << shift) - divisor) << 32) // divisor + 1
-    return factor - (1 << 32) if factor >= 1 << 31 else factor, shift  # as a signed number of 32 bits
+    return [*shape, *divider(size), *divider(inner)]
 
 
 def entries_of_block(plan: Plan, name: str, degree: float | None, rows: range | None) -> list[Entry]:

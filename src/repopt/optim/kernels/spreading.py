@@ -2,17 +2,16 @@
 
     W_b.grad  =  s_b * view_b(dL/dW')                W'  =  sum_b embed_b(s_b * W_b)                          (Eq. 4)
 
-A program works on a block of consecutive entries of one branch's gradient, or of one operator's kernel. Row, column and
-tap are computed from the flat index. A branch whose entries lie in memory as the operator's do (a 3x3 in a 3x3) needs
-the row alone. Any taps, finer groups and the identity (a 1x1 with a group per channel) take the same code.
+A program works on a block of consecutive entries of one operator, whose row, column and tap are computed from the flat
+index, and from these the place of each in every branch that reaches it. A first branch that lies in memory as the
+operator does (a 3x3 in a 3x3) needs the row alone. Any taps and finer groups take the same code.
 """
 
 # mypy: disable-error-code="no-untyped-def"
+# ruff: noqa: SIM108
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
@@ -20,185 +19,248 @@ import triton.language as tl
 from torch import Tensor
 
 from repopt.algebra.branches import Placement
-from repopt.algebra.csla import memory_format_of
-from repopt.optim.kernels.addresses import AddressTable
+from repopt.optim.kernels.addresses import WordTable, are_aligned
+from repopt.optim.kernels.dividing import divided, divider
+from repopt.optim.kernels.gradients import PassingGradients
+from repopt.optim.kernels.launches import BLOCK, launched_on
 
-_BLOCK = 1024
-_PADDING = 64  # entries: every gradient starts at a multiple of 16 bytes
-
-# What a row of the two tables holds, by column; a divisor takes two.
-_KERNEL, _OFFSET, _SCALES, _OPERATOR, _SIZE, _COLUMNS, _TAPS, _FINER = map(tl.constexpr, range(8))
-_FIRST_TAP, _FIRST_OWN_TAP, _SAME_ORDER, _IS_LAST, _BY_ROW, _BY_INNER, _BY_GROUP, _BY_FINER, _BRANCH_NUMBERS = map(
-    tl.constexpr, (8, 9, 10, 11, 12, 14, 16, 18, 20)
+# What an operator's row of the geometry holds, by column, then each of its branches; a divider takes two.
+_SIZE, _ROW, _INNER, _TAPS_FIRST, _FIRST_PROGRAM, _COUNT, _COVERED, _BY_ROW, _BY_INNER, _OPERATOR = map(
+    tl.constexpr, (0, 1, 2, 3, 4, 5, 6, 7, 9, 11)
 )
-_ALL, _ALL_COLUMNS, _ALL_TAPS, _ALL_IS_LAST, _FIRST_BRANCH, _COUNT, _ALL_BY_ROW, _ALL_BY_INNER, _OPERATOR_NUMBERS = map(
-    tl.constexpr, (0, 1, 2, 3, 4, 5, 6, 8, 10)
+_SCALES, _OWN_ROW, _COLUMN_STRIDE, _TAP_STRIDE, _COLUMNS, _TAPS, _FIRST_TAP, _TAP_TABLE, _FINER = map(
+    tl.constexpr, range(9)
 )
+_HEIGHT, _GROUPED, _BY_HEIGHT, _BY_FINER, _BRANCH = map(tl.constexpr, (9, 10, 11, 13, 15))
 
 
 @triton.jit
-def _divide(number, divisor):
-    """The quotient by the divisor that `_divisor` wrote into a table, without a division; number is below 2^31."""
-    magic = tl.load(divisor).to(tl.uint32).to(tl.uint64)
-    shift = tl.load(divisor + 1).to(tl.uint64)
-    return ((number.to(tl.uint32).to(tl.uint64) * magic) >> shift).to(tl.int32)
+def _start(tensor, first, ALIGNED: tl.constexpr):
+    """Where a program's block of a tensor begins."""
+    start = tensor + first
+    if ALIGNED:
+        start = tl.multiple_of(start, 16)
+    return start
 
 
 @triton.jit
-def _column_and_tap(rest, table, is_last, columns, taps):
-    """Where an entry of a row lies: a row is (column, tap) in memory, or (tap, column) if channels are last."""
-    inner = tl.where(is_last, columns, taps)
-    outer = _divide(rest, table)
-    rest = rest - outer * inner
-    return tl.where(is_last, rest, outer), tl.where(is_last, outer, rest)
+def _row(operator, first, BLOCK: tl.constexpr):
+    return divided(first + tl.arange(0, BLOCK), operator + _BY_ROW)
 
 
 @triton.jit
-def _first_column(row, branch, columns):
-    """The operator's column at which a row of a branch starts, which is 0 unless its groups are finer."""
-    finer = tl.load(branch + _FINER).to(tl.int32)
-    group = _divide(row, branch + _BY_GROUP)
-    return (group - _divide(group, branch + _BY_FINER) * finer) * columns
+def _column_and_tap(operator, first, row, BLOCK: tl.constexpr):
+    rest = first + tl.arange(0, BLOCK) - row * tl.load(operator + _ROW)
+    outer = divided(rest, operator + _BY_INNER)
+    inner = rest - outer * tl.load(operator + _INNER)
+    if tl.load(operator + _TAPS_FIRST) != 0:
+        column, tap = inner, outer
+    else:
+        column, tap = outer, inner
+    return column, tap
+
+
+@triton.jit
+def _skips(operator, branch, first, BLOCK: tl.constexpr):
+    """Whether a branch reaches no entry of a block, as far as that is quickly told: of a block within one row."""
+    row = divided(first, operator + _BY_ROW)
+    start = first - row * tl.load(operator + _ROW)
+    least = divided(start, operator + _BY_INNER)
+    most = divided(start + BLOCK - 1, operator + _BY_INNER)
+    low = tl.load(branch + _FIRST_TAP)
+    high = low
+    known = tl.load(branch + _TAPS) == 1
+    if tl.load(operator + _TAPS_FIRST) == 0:
+        group = divided(row, branch + _BY_HEIGHT)
+        group -= divided(group, branch + _BY_FINER) * tl.load(branch + _FINER)
+        columns = tl.load(branch + _COLUMNS)
+        low, high = group * columns, group * columns + columns - 1
+        known = tl.load(branch + _FINER) > 1
+    return known & (start + BLOCK <= tl.load(operator + _ROW)) & ((high < least) | (low > most))
+
+
+@triton.jit
+def _in_branch(branch, tap_tables, row, column, tap, inside, MASKED: tl.constexpr):
+    """The places of an operator's entries in a branch's kernel, and which of them are there."""
+    own_row, column_stride = tl.load(branch + _OWN_ROW), tl.load(branch + _COLUMN_STRIDE)
+    tap_stride, columns, taps = tl.load(branch + _TAP_STRIDE), tl.load(branch + _COLUMNS), tl.load(branch + _TAPS)
+    finer, height, grouped = tl.load(branch + _FINER), tl.load(branch + _HEIGHT), tl.load(branch + _GROUPED)
+    tap -= tl.load(branch + _FIRST_TAP)
+    if taps > 1:
+        own_taps = tap_tables + tl.load(branch + _TAP_TABLE) + tap
+        if MASKED:
+            tap = tl.load(own_taps, mask=inside, other=-1)
+        else:
+            tap = tl.load(own_taps)
+    if finer > 1:  # on a block diagonal
+        group = row
+        if height > 1:
+            group = divided(row, branch + _BY_HEIGHT)
+        if grouped != 0:
+            group -= divided(group, branch + _BY_FINER) * finer
+        column -= group * columns
+    # Without a sign, what is below 0 is beyond the end.
+    reached = (tap.to(tl.uint32) < taps.to(tl.uint32)) & (column.to(tl.uint32) < columns.to(tl.uint32))
+    if MASKED:
+        reached = reached & inside
+    return row * own_row + column * column_stride + tap * tap_stride, reached
 
 
 @triton.jit
 def _spread_block(
-    branch,
     operator,
     taps,
     scales,
     source,
-    target,
+    places,
+    flat,
     first,
+    inside,
+    BRANCHES: tl.constexpr,
     COMPUTE: tl.constexpr,
     MASKED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    place = first + tl.arange(0, BLOCK)
-    inside = place < tl.load(branch + _SIZE) if MASKED else tl.full((BLOCK,), True, tl.int1)
-    row = _divide(place, branch + _BY_ROW)
-    if tl.load(branch + _SAME_ORDER) != 0:  # in the operator's order
-        value = tl.load(source + place, mask=inside)
+    # Nothing is said of alignment. A thread would hold four entries in a row, and the compiler would move them through
+    # shared memory before it stores them to the other branches.
+    here = tl.arange(0, BLOCK)
+    start = source.to(scales.dtype) + first
+    if MASKED:
+        value = tl.load(start + here, mask=inside, other=0).to(COMPUTE)
     else:
-        columns = tl.load(branch + _COLUMNS).to(tl.int32)
-        count = tl.load(branch + _TAPS).to(tl.int32)
-        rest = place - row * columns * count
-        column, tap = _column_and_tap(rest, branch + _BY_INNER, tl.load(branch + _IS_LAST) != 0, columns, count)
-        column += _first_column(row, branch, columns)
-        tap = tl.load(taps + tl.load(branch + _FIRST_TAP) + tap, mask=inside, other=0)
-        all_columns = tl.load(operator + _ALL_COLUMNS).to(tl.int32)
-        all_taps = tl.load(operator + _ALL_TAPS).to(tl.int32)
-        is_last = tl.load(operator + _ALL_IS_LAST) != 0
-        in_row = tl.where(is_last, tap * all_columns + column, column * all_taps + tap)
-        value = tl.load(source + row * all_columns * all_taps + in_row, mask=inside)
-    scale = tl.load(scales + tl.load(branch + _SCALES) + row, mask=inside).to(COMPUTE)
-    tl.store(target + place, (value.to(COMPUTE) * scale).to(target.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def _spread(
-    programs,
-    branches,
-    operators,
-    taps,
-    scales,
-    sources,
-    targets,
-    COMPUTE: tl.constexpr,
-    ALIGNED: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    program = programs + 2 * tl.program_id(0)
-    branch = branches + _BRANCH_NUMBERS * tl.load(program)
-    first = tl.load(program + 1)
-    number = tl.load(branch + _OPERATOR)
-    address = tl.load(sources + number)
-    if address != 0:
-        operator = operators + _OPERATOR_NUMBERS * number
-        source = address.to(scales.dtype)
-        if ALIGNED:
-            source = tl.multiple_of(source, 16)
-        target = targets + tl.multiple_of(tl.load(branch + _OFFSET), 16)
-        if first + BLOCK <= tl.load(branch + _SIZE):
-            _spread_block(
-                branch, operator, taps, scales, source, target, tl.multiple_of(first, BLOCK), COMPUTE, False, BLOCK
-            )
+        value = tl.load(start + here).to(COMPUTE)
+    row = _row(operator, first, BLOCK)
+    count, covered = tl.load(operator + _COUNT), tl.load(operator + _COVERED)
+    branch = operator + _OPERATOR
+    if covered != 0:
+        target = flat + tl.load(places) + first + here
+        scale = scales + tl.load(branch + _SCALES) + row
+        if MASKED:
+            product = value * tl.load(scale, mask=inside, other=0).to(COMPUTE)
+            tl.store(target, product.to(scales.dtype.element_ty), mask=inside)
         else:
-            _spread_block(branch, operator, taps, scales, source, target, first, COMPUTE, True, BLOCK)
+            product = value * tl.load(scale).to(COMPUTE)
+            tl.store(target, product.to(scales.dtype.element_ty))
+    if count > covered:
+        column, tap = _column_and_tap(operator, first, row, BLOCK)
+        for index in tl.static_range(BRANCHES):
+            own = branch + _BRANCH * index
+            used = (index >= covered) & (index < count)
+            if used:
+                used = not _skips(operator, own, first, BLOCK)
+            if used:
+                place, reached = _in_branch(own, taps, row, column, tap, inside, MASKED)
+                scale = scales + tl.load(own + _SCALES) + row
+                product = value * tl.load(scale, mask=reached, other=0).to(COMPUTE)
+                tl.store(flat + tl.load(places + index) + place, product.to(scales.dtype.element_ty), mask=reached)
 
 
 @triton.jit
 def _merge_block(
     operator,
-    branches,
     taps,
     scales,
+    kernels,
     target,
     first,
+    inside,
     BRANCHES: tl.constexpr,
     COMPUTE: tl.constexpr,
+    ALIGNED: tl.constexpr,
     MASKED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    place = first + tl.arange(0, BLOCK)
-    inside = place < tl.load(operator + _ALL) if MASKED else tl.full((BLOCK,), True, tl.int1)
-    row = _divide(place, operator + _ALL_BY_ROW)
-    all_columns = tl.load(operator + _ALL_COLUMNS).to(tl.int32)
-    all_taps = tl.load(operator + _ALL_TAPS).to(tl.int32)
-    rest = place - row * all_columns * all_taps
-    column, tap = _column_and_tap(
-        rest, operator + _ALL_BY_INNER, tl.load(operator + _ALL_IS_LAST) != 0, all_columns, all_taps
-    )
-    count = tl.load(operator + _COUNT)
+    here = tl.arange(0, BLOCK)
+    count, covered = tl.load(operator + _COUNT), tl.load(operator + _COVERED)
     total = tl.zeros((BLOCK,), COMPUTE)
-    for index in tl.static_range(BRANCHES):
-        if index < count:
-            branch = branches + _BRANCH_NUMBERS * (tl.load(operator + _FIRST_BRANCH) + index)
-            kernel = tl.multiple_of(tl.load(branch + _KERNEL).to(scales.dtype), 16)
-            scale = tl.load(scales + tl.load(branch + _SCALES) + row, mask=inside).to(COMPUTE)
-            if tl.load(branch + _SAME_ORDER) != 0:
-                total += tl.load(kernel + place, mask=inside).to(COMPUTE) * scale
-            else:
-                columns = tl.load(branch + _COLUMNS).to(tl.int32)
-                own_column = column - _first_column(row, branch, columns)
-                own_tap = tl.load(taps + tl.load(branch + _FIRST_OWN_TAP) + tap, mask=inside, other=-1)
-                reached = inside & (own_tap >= 0) & (own_column >= 0) & (own_column < columns)
-                own_taps = tl.load(branch + _TAPS).to(tl.int32)
-                in_row = tl.where(
-                    tl.load(branch + _IS_LAST) != 0, own_tap * columns + own_column, own_column * own_taps + own_tap
-                )
-                value = tl.load(kernel + row * columns * own_taps + in_row, mask=reached, other=0).to(COMPUTE)
-                total += value * scale
-    tl.store(target + place, total.to(target.dtype.element_ty), mask=inside)
+    if covered != 0:
+        start = _start(tl.load(kernels).to(scales.dtype), first, ALIGNED)
+        if MASKED:
+            total = tl.load(start + here, mask=inside, other=0).to(COMPUTE)
+        else:
+            total = tl.load(start + here).to(COMPUTE)
+    row = _row(operator, first, BLOCK)
+    branch = operator + _OPERATOR
+    if covered != 0:
+        scale = scales + tl.load(branch + _SCALES) + row
+        if MASKED:
+            total *= tl.load(scale, mask=inside, other=0).to(COMPUTE)
+        else:
+            total *= tl.load(scale).to(COMPUTE)
+    if count > covered:
+        column, tap = _column_and_tap(operator, first, row, BLOCK)
+        for index in tl.static_range(BRANCHES):
+            own = branch + _BRANCH * index
+            used = (index >= covered) & (index < count)
+            if used:
+                used = not _skips(operator, own, first, BLOCK)
+            if used:
+                place, reached = _in_branch(own, taps, row, column, tap, inside, MASKED)
+                scale = scales + tl.load(own + _SCALES) + row
+                kernel = tl.load(kernels + index).to(scales.dtype)
+                value = tl.load(kernel + place, mask=reached, other=0).to(COMPUTE)
+                total += value * tl.load(scale, mask=reached, other=0).to(COMPUTE)
+    start = _start(target.to(scales.dtype), first, ALIGNED)
+    if MASKED:
+        tl.store(start + here, total.to(scales.dtype.element_ty), mask=inside)
+    else:
+        tl.store(start + here, total.to(scales.dtype.element_ty))
+
+
+@triton.jit
+def _spread(
+    programs,
+    geometry,
+    taps,
+    scales,
+    sources,
+    places,
+    flat,
+    BRANCHES: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    program = tl.program_id(0)
+    number = tl.load(programs + program).to(tl.int32)
+    source = tl.load(sources + number)
+    if source != 0:
+        operator = geometry + (_OPERATOR + _BRANCH * BRANCHES) * number
+        own = places + BRANCHES * number
+        size = tl.load(operator + _SIZE)
+        first = (program - tl.load(operator + _FIRST_PROGRAM)) * BLOCK
+        inside = first + tl.arange(0, BLOCK) < size
+        if first + BLOCK <= size:
+            _spread_block(operator, taps, scales, source, own, flat, first, inside, BRANCHES, COMPUTE, False, BLOCK)
+        else:
+            _spread_block(operator, taps, scales, source, own, flat, first, inside, BRANCHES, COMPUTE, True, BLOCK)
 
 
 @triton.jit
 def _merge(
     programs,
-    branches,
-    operators,
+    geometry,
     taps,
     scales,
     targets,
+    kernels,
     BRANCHES: tl.constexpr,
     COMPUTE: tl.constexpr,
     ALIGNED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    program = programs + 2 * tl.program_id(0)
-    number = tl.load(program)
-    first = tl.load(program + 1)
-    address = tl.load(targets + number)
-    if address != 0:
-        operator = operators + _OPERATOR_NUMBERS * number
-        target = address.to(scales.dtype)
-        if ALIGNED:
-            target = tl.multiple_of(target, 16)
-        if first + BLOCK <= tl.load(operator + _ALL):
-            first = tl.multiple_of(first, BLOCK)
-            _merge_block(operator, branches, taps, scales, target, first, BRANCHES, COMPUTE, False, BLOCK)
+    program = tl.program_id(0)
+    number = tl.load(programs + program).to(tl.int32)
+    target = tl.load(targets + number)
+    if target != 0:
+        operator = geometry + (_OPERATOR + _BRANCH * BRANCHES) * number
+        own = kernels + BRANCHES * number
+        size = tl.load(operator + _SIZE)
+        first = (program - tl.load(operator + _FIRST_PROGRAM)) * BLOCK
+        inside = first + tl.arange(0, BLOCK) < size
+        if first + BLOCK <= size:
+            _merge_block(operator, taps, scales, own, target, first, inside, BRANCHES, COMPUTE, ALIGNED, False, BLOCK)
         else:
-            _merge_block(operator, branches, taps, scales, target, first, BRANCHES, COMPUTE, True, BLOCK)
+            _merge_block(operator, taps, scales, own, target, first, inside, BRANCHES, COMPUTE, ALIGNED, True, BLOCK)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,59 +276,53 @@ class BlocksAtOnce:
     """Blocks whose weights share a device and a dtype.
 
     Args:
-        weights: the operators' weights, of a layout that `takes_layout` accepts.
+        weights: the operators' weights, which `launches.takes`, and so the branches' kernels.
         blocks: the branches of each, in the order in which they are summed.
     """
 
     def __init__(self, weights: Sequence[Tensor], blocks: Sequence[Sequence[PlacedKernel]]) -> None:
-        like = weights[0].detach()
-        branches: list[list[int]] = []
-        operators: list[list[int]] = []
+        like = self._like = weights[0].detach()
+        most = max(map(len, blocks))
+        self._blocks = blocks
+        self._weights = [weight.detach() for weight in weights]
+        self._strides = list(map(Tensor.stride, weights))
+        self._grads = PassingGradients([each.kernel for block in blocks for each in block])
+        geometry: list[list[int]] = []
         taps: list[int] = []
         scales: list[Tensor] = []
-        self._like = like
-        self._weights = [weight.detach() for weight in weights]
-        self._formats = [memory_format_of(weight) for weight in weights]
-        self._grads: list[tuple[int, Tensor, tuple[Any, ...]]] = []
-        self._size = rows = 0
+        programs: list[int] = []
+        addresses: list[list[int]] = []
+        places: list[list[int]] = []
+        starts = iter(self._grads.places)
         for number, (weight, block) in enumerate(zip(weights, blocks, strict=True)):
-            columns, count = weight.shape[1], weight.shape[2:].numel()
-            is_last = not weight.is_contiguous()
-            operators.append(
-                [
-                    *(weight.numel(), columns, count, is_last, len(branches), len(block)),
-                    *_divisor(columns * count),
-                    *_divisor(columns if is_last else count),
-                ]
-            )
+            numbers = _operator(weight, block, len(programs))
             for each in block:
-                branches.append(
-                    [
-                        *(each.kernel.data_ptr(), self._size, rows, number, each.kernel.numel()),
-                        *_geometry(each, is_last, len(taps)),
-                    ]
-                )
-                taps += _taps(each.placement)
-                scales.append(each.scale.to(like).expand(weight.shape[0]))
-                self._grads.append((number, each.kernel, (each.kernel.shape, each.kernel.stride(), self._size)))
-                self._size += -(-each.kernel.numel() // _PADDING) * _PADDING
-                rows += weight.shape[0]
-
-        def on_device(numbers: Sequence[Any], dtype: torch.dtype) -> Tensor:
-            return torch.tensor(numbers, dtype=dtype, device=like.device)
-
-        self._most = max(map(len, blocks))
+                numbers += [sum(map(len, scales)), *_branch(each, len(taps))]
+                taps += _own_taps(each.placement)
+                scales.append(each.scale.to(like).expand(len(weight)))
+            padding = [0] * (most - len(block))
+            geometry.append(numbers + _BRANCH.value * padding)
+            places.append([next(starts) for _ in block] + padding)
+            addresses.append([each.kernel.data_ptr() for each in block] + padding)
+            programs += [number] * -(-weight.numel() // BLOCK)
+        dtype = torch.int16 if len(weights) < 2**15 else torch.int32
         self._tables = (
-            on_device(branches, torch.int64),
-            on_device(operators, torch.int64),
-            on_device(taps, torch.int32),
+            torch.tensor(programs, device=like.device).to(dtype),
+            torch.tensor(geometry, dtype=torch.int32, device=like.device),
+            torch.tensor(taps, dtype=torch.int32, device=like.device),
             torch.cat(scales),
         )
-        self._spread_programs = _programs([each.kernel.numel() for block in blocks for each in block], like.device)
-        self._merge_programs = _programs([weight.numel() for weight in weights], like.device)
-        self._sources = AddressTable(len(weights), like.device)
-        self._targets = AddressTable(len(weights), like.device)
-        self._options = {"COMPUTE": tl.float64 if like.dtype == torch.float64 else tl.float32, "BLOCK": _BLOCK}
+        self._places = torch.tensor(places, device=like.device)
+        self._kernels = torch.tensor(addresses, device=like.device)
+        self._are_kernels_aligned = all(map(are_aligned, addresses))
+        self._grid = (len(programs),)
+        self._sources = WordTable(like.device)
+        self._targets = WordTable(like.device)
+        self._options = {
+            "BRANCHES": most,
+            "COMPUTE": tl.float64 if like.dtype == torch.float64 else tl.float32,
+            "BLOCK": BLOCK,
+        }
 
     @property
     def is_captured(self) -> bool:
@@ -275,79 +331,70 @@ class BlocksAtOnce:
 
     def spread(self, grads: Sequence[Tensor | None]) -> None:
         """Gives each kernel its gradient, in memory that all of them share; None where the weight has none."""
-        grads = [
-            grad
-            if grad is None or (grad.is_contiguous(memory_format=format) and grad.dtype == self._like.dtype)
-            else torch.empty_like(weight).copy_(grad)
-            for grad, weight, format in zip(grads, self._weights, self._formats, strict=True)
-        ]
-        flat = self._like.new_empty(self._size)
-        sources = self._sources.of(grads)
-        with self._on_device():
-            _spread[(len(self._spread_programs),)](
-                self._spread_programs, *self._tables, sources, flat, ALIGNED=self._sources.aligned, **self._options
-            )
-        for number, kernel, place in self._grads:
-            kernel.grad = None if grads[number] is None else flat.as_strided(*place)
+        grads = self._laid_out(grads)
+        words = _addresses(grads)
+        sources, flat = self._sources.of(words), self._grads.memory()
+        with launched_on(self._like.device):
+            _spread[self._grid](*self._tables, sources, self._places, flat, **self._options)
+        self._grads.give()
+        for block, word in zip(self._blocks, words, strict=True):
+            if word == 0:
+                for each in block:
+                    each.kernel.grad = None
 
     def merge_into_(self, targets: Sequence[Tensor | None]) -> None:
         """Writes what the kernels make into tensors of the weights' layouts; None leaves an operator out."""
-        addresses = self._targets.of(targets)
-        with self._on_device():
-            _merge[(len(self._merge_programs),)](
-                self._merge_programs,
-                *self._tables,
-                addresses,
-                BRANCHES=self._most,
-                ALIGNED=self._targets.aligned,
-                **self._options,
-            )
+        words = _addresses(targets)
+        table, aligned = self._targets.of(words), self._are_kernels_aligned and are_aligned(words)
+        with launched_on(self._like.device):
+            _merge[self._grid](*self._tables, table, self._kernels, ALIGNED=aligned, **self._options)
         torch.autograd.graph.increment_version([target for target in targets if target is not None])
 
-    def _on_device(self) -> Any:
-        return torch.cuda.device(self._like.device) if self._like.is_cuda else nullcontext()  # Triton's interpreter
+    def release(self) -> None:
+        """Takes the gradients from the kernels."""
+        self._grads.release()
+
+    def _laid_out(self, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        """The gradients as the weights lie in memory."""
+        return [
+            grad
+            if grad is None or (grad.stride() == strides and grad.dtype == self._like.dtype)
+            else torch.empty_like(weight).copy_(grad)
+            for grad, weight, strides in zip(grads, self._weights, self._strides, strict=True)
+        ]
 
 
-def takes_layout(weight: Tensor) -> bool:
-    """Whether a kernel is dense, contiguous or with its channels last, and not too large for the index."""
-    return 0 < weight.numel() < 2**31 - _BLOCK and weight.is_contiguous(memory_format=memory_format_of(weight))
+def _addresses(tensors: Sequence[Tensor | None]) -> list[int]:
+    return [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
 
 
-def _geometry(each: PlacedKernel, operator_is_last: bool, first_tap: int) -> list[int]:
-    """The numbers of a branch from _COLUMNS on."""
+def _operator(weight: Tensor, block: Sequence[PlacedKernel], first_program: int) -> list[int]:
+    """The numbers of an operator, before those of its branches."""
+    columns, taps, taps_first = weight.shape[1], weight.shape[2:].numel(), not weight.is_contiguous()
+    row, inner = columns * taps, columns if taps_first else taps
+    leading = block[0]
+    covered = leading.placement.covers and leading.kernel.ndim > 1 and leading.kernel.is_contiguous() != taps_first
+    numbers = [weight.numel(), row, inner, int(taps_first), first_program, len(block), int(covered)]
+    return [*numbers, *divider(row), *divider(inner)]
+
+
+def _branch(each: PlacedKernel, tap_table: int) -> list[int]:
+    """The numbers of a branch from _OWN_ROW on."""
     placement = each.placement
-    outputs, columns, *taps = placement.conv_shape
-    count = torch.Size(taps).numel()
-    finer = placement.groups // placement.operator.groups
-    is_last = not each.kernel.is_contiguous()
-    in_the_same_order = placement.covers and each.kernel.ndim > 1 and is_last == operator_is_last
-    return [
-        *(columns, count, finer, first_tap, first_tap + count, in_the_same_order, is_last),
-        *_divisor(columns * count),
-        *_divisor(columns if is_last else count),
-        *_divisor(outputs // placement.groups),
-        *_divisor(finer),
-    ]
+    outputs, columns, *sizes = placement.conv_shape
+    taps = torch.Size(sizes).numel()
+    strides = (taps, 1) if each.kernel.is_contiguous() else (1, columns)
+    first_tap = _own_taps(placement).index(0) if taps == 1 else 0
+    finer, height = placement.groups // placement.operator.groups, outputs // placement.groups
+    numbers = [columns * taps, *strides, columns, taps, first_tap, tap_table, finer, height]
+    return [*numbers, int(placement.operator.groups > 1), *divider(height), *divider(finer)]
 
 
-def _taps(placement: Placement) -> list[int]:
-    """The operator's tap of each of the branch's, then the branch's tap of each of the operator's, -1 for none."""
+def _own_taps(placement: Placement) -> list[int]:
+    """The branch's tap at each of the operator's, -1 for none."""
     sizes = torch.Size(placement.operator.kernel_size)
-    reached = torch.arange(sizes.numel()).view(sizes)[placement.taps].flatten()
-    own = torch.full((sizes.numel(),), -1)
-    own[reached] = torch.arange(len(reached))
-    return [*reached.tolist(), *own.tolist()]
-
-
-def _divisor(divisor: int) -> list[int]:
-    """The factor and the shift that divide numbers below 2^31: n // d = (n * factor) >> shift."""
-    shift = 31 + (divisor - 1).bit_length()
-    return [-(-(1 << shift) // divisor), shift]
-
-
-def _programs(sizes: Sequence[int], device: torch.device) -> Tensor:
-    """The tensor and the first entry of each program."""
-    blocks = torch.tensor([-(-size // _BLOCK) for size in sizes])
-    owners = torch.repeat_interleave(blocks)
-    firsts = (torch.arange(len(owners)) - (blocks.cumsum(0) - blocks)[owners]) * _BLOCK
-    return torch.stack([owners, firsts], dim=1).to(device, torch.int32)
+    own = torch.full(sizes, -1)
+    reached = own[placement.taps]
+    own[placement.taps] = torch.arange(reached.numel()).view_as(reached)
+    taps: list[int] = own.flatten().tolist()
+    return taps
