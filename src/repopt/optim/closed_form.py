@@ -5,7 +5,7 @@ stepped one after the other, on a CPU in pieces that fit its cache. A parameter 
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from types import NoneType
 from typing import Any, NamedTuple
@@ -157,32 +157,31 @@ class ClosedForm:
                 self._captured.append(launch)
         if arranged.one_by_one and not (found_inf is not None and found_inf.item()):
             self.count_([row for row, _ in arranged.one_by_one], None)
+            slots: list[Slot] = []
             for row, pieces in arranged.one_by_one:
-                self._step_row_(row, pieces, grads[row.place], optimizer.param_groups[row.group], grad_scale, clip)
+                options, grad = optimizer.param_groups[row.group], grads[row.place]
+                if grad_scale is not None:  # as torch's fused optimizers leave it
+                    grad.div_(grad_scale.to(grad.device))
+                slots += self._slots(row, pieces, grad if clip is None else grad * clip.to(grad), options)
+            self.step_slots_(slots)
 
-    def _step_row_(
-        self,
-        row: Row,
-        pieces: "Pieces | OnePass",
-        grad: Tensor,
-        options: Options,
-        grad_scale: Tensor | None,
-        clip: Tensor | None,
-    ) -> None:
-        if grad_scale is not None:  # as torch's fused optimizers leave it
-            grad.div_(grad_scale.to(grad.device))
+    def _slots(self, row: Row, pieces: "Pieces | OnePass", grad: Tensor, options: Options) -> Iterator[Slot]:
+        """What remains to be stepped of a row; a compiled pass leaves nothing."""
         local, held = local_rows(row.param)[0], tuple(local_rows(state)[0] for state in row.states)
         if isinstance(pieces, OnePass):
             numbers = [torch.tensor(number, dtype=local.dtype) for number in self.pass_numbers(options, held)]
-            part = grad if clip is None else grad * clip.to(grad)
-            pieces.step_(local, part, [state for state in held if state.ndim], numbers)
+            pieces.step_(local, grad, [state for state in held if state.ndim], numbers)
             return
         for rows, factors in pieces:
-            part, weight, states = grad, local, held
-            if rows is not None:
-                part, weight = grad[rows], local[rows]
+            if rows is None:
+                yield Slot(options, local, grad, held, factors)
+            else:
                 states = tuple(state[rows] if state.ndim else state for state in held)
-            self.step_(Slot(options, weight, part if clip is None else part * clip.to(part), states, factors))
+                yield Slot(options, local[rows], grad[rows], states, factors)
+
+    def step_slots_(self, slots: Sequence[Slot]) -> None:
+        for slot in slots:
+            self.step_(slot)
 
     def factors(self, name: str, like: Tensor, rows: range | None) -> Factors:
         """What multiplies an operator's rows in torch's own operations."""

@@ -6,6 +6,7 @@
 The buffer is the sum of the branches' buffers, each times its scale and embedded: one of W' alone suffices.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -24,6 +25,7 @@ from repopt.optim.rep_optimizer import RepOptimizer
 from repopt.plans.planning import Plan
 
 _BUFFER = "momentum_buffer"
+_OPTIONS = ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")
 
 
 class ClosedSGD(ClosedForm):
@@ -59,24 +61,33 @@ class ClosedSGD(ClosedForm):
     def update(self) -> Update:
         return _update_
 
-    def step_(self, slot: Slot) -> None:
-        options, grad = slot.options, slot.grad
-        if isinstance(slot.factors, Multiplier):
-            grad = product(grad, slot.factors)
-        is_first = bool(slot.states and options["dampening"] and slot.states[0].isnan().all())
-        buffers: list[Tensor | None] = [None] if is_first or not slot.states else list(slot.states)
-        sgd(
-            [slot.param],
-            [grad],
-            buffers,
-            has_sparse_grad=grad.is_sparse,
-            foreach=False,
-            fused=_takes_fused(slot.param, [grad, *slot.states]),
-            **{key: options[key] for key in ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")},
-        )
-        if is_first:
-            assert buffers[0] is not None
-            slot.states[0].copy_(buffers[0])
+    def step_slots_(self, slots: Sequence[Slot]) -> None:
+        """Hands what is alike to torch's SGD at once, each gradient multiplied."""
+        kinds: dict[tuple[int, bool, bool], list[tuple[Slot, Tensor]]] = defaultdict(list)
+        for slot in slots:
+            grad = product(slot.grad, slot.factors) if isinstance(slot.factors, Multiplier) else slot.grad
+            kinds[id(slot.options), _is_first(slot), _takes_fused(slot.param, [grad, *slot.states])].append(
+                (slot, grad)
+            )
+        for (_, is_first, fused), found in kinds.items():
+            options = found[0][0].options
+            buffers: list[Tensor | None] = [None if is_first else next(iter(slot.states), None) for slot, _ in found]
+            sgd(
+                [slot.param for slot, _ in found],
+                [grad for _, grad in found],
+                buffers,
+                has_sparse_grad=any(grad.is_sparse for _, grad in found),
+                foreach=False,
+                fused=fused,
+                **{key: options[key] for key in _OPTIONS},
+            )
+            for (slot, _), buffer in zip(found, buffers, strict=True):
+                if is_first and buffer is not None:
+                    slot.states[0].copy_(buffer)
+
+
+def _is_first(slot: Slot) -> bool:
+    return bool(slot.states and slot.options["dampening"] and slot.states[0].isnan().all())
 
 
 def _update_(
