@@ -2,9 +2,10 @@
 
     W_b.grad  =  s_b * view_b(dL/dW')                W'  =  sum_b embed_b(s_b * W_b)                          (Eq. 4)
 
-A program works on a block of consecutive entries of one operator, whose row, column and tap are computed from the flat
-index, and from these the place of each in every branch that reaches it. A first branch that lies in memory as the
-operator does (a 3x3 in a 3x3) needs the row alone. Any taps and finer groups take the same code.
+A program works on a block of consecutive entries: of one branch's gradient, or of one operator's kernel. From the flat
+index come row, column and tap, and from these the place in the operator, or in every branch that reaches the entry. A
+first branch that lies in memory as the operator does (a 3x3 in a 3x3) needs the row alone. Any taps and finer groups
+take the same code.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -31,7 +32,8 @@ _SIZE, _ROW, _INNER, _TAPS_FIRST, _FIRST_PROGRAM, _COUNT, _COVERED, _BY_ROW, _BY
 _SCALES, _OWN_ROW, _COLUMN_STRIDE, _TAP_STRIDE, _COLUMNS, _TAPS, _FIRST_TAP, _TAP_TABLE, _FINER = map(
     tl.constexpr, range(9)
 )
-_HEIGHT, _GROUPED, _BY_HEIGHT, _BY_FINER, _BRANCH = map(tl.constexpr, (9, 10, 11, 13, 15))
+_HEIGHT, _GROUPED, _BY_HEIGHT, _BY_FINER, _BY_OWN_ROW, _BY_OWN_INNER = map(tl.constexpr, (9, 10, 11, 13, 15, 17))
+_OWN_INNER, _OWN_SIZE, _OWN_FIRST_PROGRAM, _BRANCH = map(tl.constexpr, (19, 20, 21, 22))
 
 
 @triton.jit
@@ -107,52 +109,66 @@ def _in_branch(branch, tap_tables, row, column, tap, inside, MASKED: tl.constexp
 
 
 @triton.jit
+def _in_operator(operator, branch, tap_tables, place, row, inside, MASKED: tl.constexpr):
+    """The places of a branch's entries in the operator's kernel."""
+    rest = place - row * tl.load(branch + _OWN_ROW)
+    outer = divided(rest, branch + _BY_OWN_INNER)
+    inner = rest - outer * tl.load(branch + _OWN_INNER)
+    if tl.load(branch + _TAP_STRIDE) == 1:
+        column, tap = outer, inner
+    else:
+        column, tap = inner, outer
+    if tl.load(branch + _TAPS) > 1:
+        all_taps = tap_tables + tl.load(branch + _TAP_TABLE) - tl.load(branch + _TAPS) + tap
+        if MASKED:
+            tap = tl.load(all_taps, mask=inside, other=0)
+        else:
+            tap = tl.load(all_taps)
+    else:
+        tap += tl.load(branch + _FIRST_TAP)
+    finer = tl.load(branch + _FINER)
+    if finer > 1:  # on a block diagonal
+        group = divided(row, branch + _BY_HEIGHT)
+        group -= divided(group, branch + _BY_FINER) * finer
+        column += group * tl.load(branch + _COLUMNS)
+    if tl.load(operator + _TAPS_FIRST) != 0:
+        in_row = tap * tl.load(operator + _INNER) + column
+    else:
+        in_row = column * tl.load(operator + _INNER) + tap
+    return row * tl.load(operator + _ROW) + in_row
+
+
+@triton.jit
 def _spread_block(
     operator,
+    branch,
     taps,
     scales,
     source,
-    places,
-    flat,
+    target,
     first,
-    inside,
-    BRANCHES: tl.constexpr,
+    covers,
     COMPUTE: tl.constexpr,
+    ALIGNED: tl.constexpr,
     MASKED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    # Nothing is said of alignment. A thread would hold four entries in a row, and the compiler would move them through
-    # shared memory before it stores them to the other branches.
     here = tl.arange(0, BLOCK)
-    start = source.to(scales.dtype) + first
-    if MASKED:
-        value = tl.load(start + here, mask=inside, other=0).to(COMPUTE)
+    place = first + here
+    inside = place < tl.load(branch + _OWN_SIZE)
+    row = divided(place, branch + _BY_OWN_ROW)
+    scale = scales + tl.load(branch + _SCALES) + row
+    if covers:
+        start = _start(source.to(scales.dtype), first, ALIGNED) + here
     else:
-        value = tl.load(start + here).to(COMPUTE)
-    row = _row(operator, first, BLOCK)
-    count, covered = tl.load(operator + _COUNT), tl.load(operator + _COVERED)
-    branch = operator + _OPERATOR
-    if covered != 0:
-        target = flat + tl.load(places) + first + here
-        scale = scales + tl.load(branch + _SCALES) + row
-        if MASKED:
-            product = value * tl.load(scale, mask=inside, other=0).to(COMPUTE)
-            tl.store(target, product.to(scales.dtype.element_ty), mask=inside)
-        else:
-            product = value * tl.load(scale).to(COMPUTE)
-            tl.store(target, product.to(scales.dtype.element_ty))
-    if count > covered:
-        column, tap = _column_and_tap(operator, first, row, BLOCK)
-        for index in tl.static_range(BRANCHES):
-            own = branch + _BRANCH * index
-            used = (index >= covered) & (index < count)
-            if used:
-                used = not _skips(operator, own, first, BLOCK)
-            if used:
-                place, reached = _in_branch(own, taps, row, column, tap, inside, MASKED)
-                scale = scales + tl.load(own + _SCALES) + row
-                product = value * tl.load(scale, mask=reached, other=0).to(COMPUTE)
-                tl.store(flat + tl.load(places + index) + place, product.to(scales.dtype.element_ty), mask=reached)
+        start = source.to(scales.dtype) + _in_operator(operator, branch, taps, place, row, inside, MASKED)
+    target = tl.multiple_of(target + first, 16) + here
+    if MASKED:
+        product = tl.load(start, mask=inside, other=0).to(COMPUTE) * tl.load(scale, mask=inside, other=0).to(COMPUTE)
+        tl.store(target, product.to(scales.dtype.element_ty), mask=inside)
+    else:
+        product = tl.load(start).to(COMPUTE) * tl.load(scale).to(COMPUTE)
+        tl.store(target, product.to(scales.dtype.element_ty))
 
 
 @triton.jit
@@ -218,21 +234,23 @@ def _spread(
     flat,
     BRANCHES: tl.constexpr,
     COMPUTE: tl.constexpr,
+    ALIGNED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     program = tl.program_id(0)
-    number = tl.load(programs + program).to(tl.int32)
+    code = tl.load(programs + program).to(tl.int32)  # the operator and its branch
+    number, index = code // BRANCHES, code % BRANCHES
     source = tl.load(sources + number)
     if source != 0:
         operator = geometry + (_OPERATOR + _BRANCH * BRANCHES) * number
-        own = places + BRANCHES * number
-        size = tl.load(operator + _SIZE)
-        first = (program - tl.load(operator + _FIRST_PROGRAM)) * BLOCK
-        inside = first + tl.arange(0, BLOCK) < size
-        if first + BLOCK <= size:
-            _spread_block(operator, taps, scales, source, own, flat, first, inside, BRANCHES, COMPUTE, False, BLOCK)
+        branch = operator + _OPERATOR + _BRANCH * index
+        first = (program - tl.load(branch + _OWN_FIRST_PROGRAM)) * BLOCK
+        target = flat + tl.load(places + code)
+        covers = (index == 0) & (tl.load(operator + _COVERED) != 0)
+        if first + BLOCK <= tl.load(branch + _OWN_SIZE):
+            _spread_block(operator, branch, taps, scales, source, target, first, covers, COMPUTE, ALIGNED, False, BLOCK)
         else:
-            _spread_block(operator, taps, scales, source, own, flat, first, inside, BRANCHES, COMPUTE, True, BLOCK)
+            _spread_block(operator, branch, taps, scales, source, target, first, covers, COMPUTE, ALIGNED, True, BLOCK)
 
 
 @triton.jit
@@ -291,23 +309,27 @@ class BlocksAtOnce:
         taps: list[int] = []
         scales: list[Tensor] = []
         programs: list[int] = []
+        own_programs: list[int] = []
         addresses: list[list[int]] = []
         places: list[list[int]] = []
         starts = iter(self._grads.places)
         for number, (weight, block) in enumerate(zip(weights, blocks, strict=True)):
             numbers = _operator(weight, block, len(programs))
-            for each in block:
-                numbers += [sum(map(len, scales)), *_branch(each, len(taps))]
+            for index, each in enumerate(block):
+                taps += _taps(each.placement)
+                numbers += [sum(map(len, scales)), *_branch(each, len(taps)), len(own_programs)]
                 taps += _own_taps(each.placement)
                 scales.append(each.scale.to(like).expand(len(weight)))
+                own_programs += [number * most + index] * -(-each.kernel.numel() // BLOCK)
             padding = [0] * (most - len(block))
             geometry.append(numbers + _BRANCH.value * padding)
             places.append([next(starts) for _ in block] + padding)
             addresses.append([each.kernel.data_ptr() for each in block] + padding)
             programs += [number] * -(-weight.numel() // BLOCK)
-        dtype = torch.int16 if len(weights) < 2**15 else torch.int32
+        dtype = torch.int16 if len(weights) * most < 2**15 else torch.int32
+        self._programs = torch.tensor(programs, device=like.device).to(dtype)
+        self._own_programs = torch.tensor(own_programs, device=like.device).to(dtype)
         self._tables = (
-            torch.tensor(programs, device=like.device).to(dtype),
             torch.tensor(geometry, dtype=torch.int32, device=like.device),
             torch.tensor(taps, dtype=torch.int32, device=like.device),
             torch.cat(scales),
@@ -315,7 +337,6 @@ class BlocksAtOnce:
         self._places = torch.tensor(places, device=like.device)
         self._kernels = torch.tensor(addresses, device=like.device)
         self._are_kernels_aligned = all(map(are_aligned, addresses))
-        self._grid = (len(programs),)
         self._sources = WordTable(like.device)
         self._targets = WordTable(like.device)
         self._options = {
@@ -335,7 +356,15 @@ class BlocksAtOnce:
         words = _addresses(grads)
         sources, flat = self._sources.of(words), self._grads.memory()
         with launched_on(self._like.device):
-            _spread[self._grid](*self._tables, sources, self._places, flat, **self._options)
+            _spread[(len(self._own_programs),)](
+                self._own_programs,
+                *self._tables,
+                sources,
+                self._places,
+                flat,
+                ALIGNED=are_aligned(words),
+                **self._options,
+            )
         self._grads.give()
         for block, word in zip(self._blocks, words, strict=True):
             if word == 0:
@@ -347,7 +376,9 @@ class BlocksAtOnce:
         words = _addresses(targets)
         table, aligned = self._targets.of(words), self._are_kernels_aligned and are_aligned(words)
         with launched_on(self._like.device):
-            _merge[self._grid](*self._tables, table, self._kernels, ALIGNED=aligned, **self._options)
+            _merge[(len(self._programs),)](
+                self._programs, *self._tables, table, self._kernels, ALIGNED=aligned, **self._options
+            )
         torch.autograd.graph.increment_version([target for target in targets if target is not None])
 
     def release(self) -> None:
@@ -379,7 +410,7 @@ def _operator(weight: Tensor, block: Sequence[PlacedKernel], first_program: int)
 
 
 def _branch(each: PlacedKernel, tap_table: int) -> list[int]:
-    """The numbers of a branch from _OWN_ROW on."""
+    """The numbers of a branch from _OWN_ROW on, but for its first program."""
     placement = each.placement
     outputs, columns, *sizes = placement.conv_shape
     taps = torch.Size(sizes).numel()
@@ -387,7 +418,18 @@ def _branch(each: PlacedKernel, tap_table: int) -> list[int]:
     first_tap = _own_taps(placement).index(0) if taps == 1 else 0
     finer, height = placement.groups // placement.operator.groups, outputs // placement.groups
     numbers = [columns * taps, *strides, columns, taps, first_tap, tap_table, finer, height]
-    return [*numbers, int(placement.operator.groups > 1), *divider(height), *divider(finer)]
+    inner = taps if strides[1] == 1 else columns
+    return [
+        *(*numbers, int(placement.operator.groups > 1), *divider(height), *divider(finer)),
+        *(*divider(columns * taps), *divider(inner), inner, each.kernel.numel()),
+    ]
+
+
+def _taps(placement: Placement) -> list[int]:
+    """The operator's tap of each of the branch's."""
+    sizes = torch.Size(placement.operator.kernel_size)
+    taps: list[int] = torch.arange(sizes.numel()).view(sizes)[placement.taps].flatten().tolist()
+    return taps
 
 
 def _own_taps(placement: Placement) -> list[int]:
