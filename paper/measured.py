@@ -31,8 +31,20 @@ def _median(column: str, heading: str) -> Column:
 
     def cell(line: Line) -> str:
         found = values(line.rows, column)
+        if not found:
+            return ""
         apart = f" ({min(found):.2f} to {max(found):.2f}, {len(found)} runs)" if min(found) < max(found) else ""
         return f"{statistics.median(found):.2f}{apart}"
+
+    return Column(heading, cell)
+
+
+def _steps(heading: str, column: str, implementation: str) -> Column:
+    """Times the stock optimizer's, of one implementation."""
+
+    def cell(line: Line) -> str:
+        found = values(matching(line.rows, implementation=implementation), column)
+        return f"{statistics.median(found):.2f}" if found else ""
 
     return Column(heading, cell)
 
@@ -83,11 +95,21 @@ VIEWS: Mapping[str, View] = {
             *(_calibrated("channel"), _calibrated("tensor"), accuracy("INT8 after QAT", "int8_accuracy", method="qat")),
         ],
     ),
+    "step_ratios": View(
+        csv="bench_step",
+        by=("rule", "way"),
+        order={"rule": ("sgd", "adamw", "adam", "lion"), "way": ("stock", "plain", "grad", "closed", "branch")},
+        columns=[
+            *("rule", "way", _steps("a step alone", "ratio", "fused"), _steps("in a row", "queued_ratio", "fused")),
+            _steps("as a CUDA graph", "ratio", "fused, graph"),
+            number("repopt_bytes", "kept, MB", "{:.2f}", 1e6),
+        ],
+    ),
     "bench_step": View(
         by=("rule", "implementation", "way"),
         columns=[
             Column("optimizer", lambda line: f"{line['rule']}, {line['implementation']}", False),
-            *("way", _median("milliseconds", "ms"), _median("ratio", "ratio")),
+            *("way", _median("milliseconds", "ms"), _median("ratio", "ratio"), _median("queued_ratio", "in a row")),
             number("state_bytes", "state MB", "{:.1f}", 1e6),
             number("repopt_bytes", "kept MB", "{:.2f}", 1e6),
             number("peak_bytes", "peak MB", "{:.1f}", 1e6),
@@ -114,6 +136,7 @@ VIEWS: Mapping[str, View] = {
             *("model", text("batch_size", "batch"), "precision", "hardware", "method"),
             *(number("images_per_second", "images/s"), number("ratio", form="{:.2f}")),
             number("peak_bytes", "peak GB", "{:.1f}", 1e9),
+            *(number("compile_seconds", "compile, s", "{:.0f}"), "date"),
         ],
     ),
     "int8_ptq": View(

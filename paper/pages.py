@@ -14,10 +14,12 @@ from pathlib import Path
 from paper import library, measured
 from paper.claims import Which, read_claims
 from paper.jobs import Scope
+from paper.panels import step_costs
 from paper.scale_figures import drawings, rank_correlations_by_depth
 from paper.tables import NAMES, rows_left, table_named
 from paper.view import Gap, Record, View, Wanted, difference, matching, mean, number, read_rows, render, spread
 from repopt.files import replacing
+from repopt.report.figures import standing_alone
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "paper" / "results"
@@ -163,7 +165,7 @@ def pages() -> list[Path]:
 
 
 def draw_figures(results: Path = RESULTS) -> None:
-    """Draws the figures of appendix E.
+    """Draws the figures of appendix E, and what a step costs.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -171,6 +173,29 @@ def draw_figures(results: Path = RESULTS) -> None:
     rows = read_rows(results / "figureE.csv")
     for kind, svg in (drawings(rows) if rows else {}).items():
         (ROOT / "docs" / "figures" / f"figureE-{kind}.svg").write_text(svg)
+    steps = matching(read_rows(results / "bench_step.csv"), model="repopt_vgg_b1", **_SHOWN_STEPS)
+    if steps:
+        (ROOT / "docs" / "figures" / "step-cost.svg").write_text(standing_alone(step_costs(_step_ratios(steps))))
+
+
+_SHOWN_STEPS = {"hardware": "NVIDIA H200", "memory_format": "channels_last", "date": "2026-11-16"}
+_STEPS = {
+    "SGD, attached": ("sgd", "grad"),
+    "repopt.optim.SGD": ("sgd", "closed"),
+    "repopt.optim.AdamW": ("adamw", "closed"),
+    "repopt.optim.Adam": ("adam", "closed"),
+    "AdamW, attached": ("adamw", "branch"),
+}
+
+
+def _step_ratios(rows: Sequence[Record]) -> dict[str, dict[str, float]]:
+    return {
+        name: {
+            "in a row": mean(matching(rows, rule=rule, way=way, implementation="fused"), "queued_ratio"),
+            "as a CUDA graph": mean(matching(rows, rule=rule, way=way, implementation="fused, graph"), "ratio"),
+        }
+        for name, (rule, way) in _STEPS.items()
+    }
 
 
 def write_pages(results: Path = RESULTS) -> list[Path]:

@@ -9,6 +9,7 @@ from torch import Tensor
 from paper.kernel_spread import POSITIONS, RunKernels, at_positions
 from paper.searches import Search
 from repopt.report.figures import (
+    GRID,
     INK,
     MUTED,
     SERIES,
@@ -67,6 +68,24 @@ def identity_ratio_curves(means: Mapping[str, Mapping[int, tuple[float, float]]]
     axes.set_ylabel("identity variance ratio")
     key(axes, list(means))
     return to_svg(figure, f"Identity variance ratio by depth, one curve for each model. {setting}")
+
+
+def step_costs(ratios: Mapping[str, Mapping[str, float]]) -> str:
+    """How long a step takes, {optimizer: {"in a row" or "as a CUDA graph": times stock}}, as bars."""
+    figure, axes = new_figure(width=700, height=60 + 52 * len(ratios))
+    axes.grid(visible=False, axis="y")
+    axes.grid(axis="x", color=GRID, linewidth=0.6)
+    kinds = list(dict.fromkeys(kind for found in ratios.values() for kind in found))
+    for height, found in enumerate(list(ratios.values())[::-1]):
+        for series, kind in enumerate(kinds):
+            place = height + 0.19 - 0.38 * series
+            axes.barh(place, found[kind], height=0.34, color=SERIES[series])
+            axes.annotate(f"{found[kind]:.2f}", (found[kind], place), (4, 0), textcoords="offset points", va="center")
+    axes.axvline(1, color=INK, linewidth=1)
+    axes.set_yticks(range(len(ratios)), list(ratios)[::-1])
+    axes.set_xlabel("time of a step, times the stock optimizer's")
+    key(axes, kinds)
+    return to_svg(figure, "Time of an optimizer step with repopt, times the stock optimizer's")
 
 
 def scales_over_epochs(searches: Sequence[Search], operator: str) -> str:
