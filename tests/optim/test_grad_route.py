@@ -12,7 +12,8 @@ from torch import nn
 import repopt
 from repopt import Conv, Identity, Scales
 from repopt.optim.closed_form import ClosedForm
-from side_by_side import EXACT, apart, backward, sgd, train, twins
+from side_by_side import EXACT, apart, attached, backward, closed_adamw, sgd, train, twins
+from side_by_side import adamw as stock_adamw
 
 
 @settings(max_examples=40, deadline=None)
@@ -197,9 +198,10 @@ def test_max_norm_clips_as_torch_clips_the_blocks(make):
     assert apart(net, twin) <= EXACT
 
 
-def test_a_compiled_step_is_the_step():
-    (net, ours), (twin, theirs) = both(sgd)
-    for model, optimizer in ((net, ours), (twin, theirs)):
+@pytest.mark.parametrize(("ours", "theirs"), [(attached(sgd), sgd), (closed_adamw, stock_adamw)])
+def test_a_compiled_step_is_the_step(ours, theirs):
+    net, plan, twin = twins()
+    for model, optimizer in ((net, ours(net.parameters(), plan)), (twin, theirs(twin.parameters()))):
         step = torch.compile(optimizer.step, backend="eager") if model is net else optimizer.step
         for number in range(4):
             optimizer.zero_grad()

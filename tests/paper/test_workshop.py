@@ -30,7 +30,15 @@ OTHER |= {
 }
 OTHER |= {"resized_crop": (0.5, 1.0), "flip": False, "randaugment": (2, 9), "color_jitter": 0.4, "erasing": 0.1}
 OTHER |= {"kernel": "paper", "identity": "one", "rules": "iteration", "start": "paper", "precision": "bf16"}
-OTHER |= {"channels_last": True, "compile": True, "graph": True, "eval_every": 2, "eval_size": 48, "eval_batch": 100}
+OTHER |= {
+    "channels_last": True,
+    "compile": True,
+    "tune": True,
+    "graph": True,
+    "eval_every": 2,
+    "eval_size": 48,
+    "eval_batch": 100,
+}
 OTHER |= {"workers": 2, "seed": 1}
 LONG = small_job(epochs=3, images=320, dropout=0.3)
 
