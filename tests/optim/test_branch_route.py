@@ -12,7 +12,7 @@ from repopt import Conv, Identity, Linear
 from repopt.optim.block_kernels import BlockKernels
 from repopt.optim.rules import RULES, UNKNOWN, rule_of
 from repopt.verification.cases import BRANCH_SETS, MATRIX_RULES, STOCK_RULES, OptimizerCase, mixed_sign_scales, run_row
-from side_by_side import EXACT, adamw, apart, backward, small_net, train, twins
+from side_by_side import EXACT, adamw, apart, backward, loss_of, small_net, train, twins
 
 
 def test_every_rule_of_the_table_that_has_a_route_is_tested():
@@ -503,3 +503,16 @@ def test_a_model_moved_to_another_precision_is_refused():
     net(torch.randn(4, 3, 8, 8)).square().mean().backward()
     with pytest.raises(RuntimeError, match="the weight of '0' was moved or converted since attach"):
         ours.step()
+
+
+@pytest.mark.parametrize("max_norm", [None, 0.5])
+def test_a_fused_step_under_grad_scaler_leaves_all_gradients_unscaled(max_norm):
+    net, plan, _ = twins()
+    ours = torch.optim.AdamW(net.parameters(), lr=0.01, fused=True)
+    repopt.attach(ours, plan, max_norm=max_norm)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    scaler.scale(loss_of(net)).backward()
+    before = [param.grad / 2.0**10 for param in net.parameters()]
+    scaler.step(ours)
+    for param, grad in zip(net.parameters(), before, strict=True):
+        torch.testing.assert_close(param.grad, grad)

@@ -1,5 +1,6 @@
 """The Rule of Iteration on the grad route: after any number of steps, plain operator and real block are equal."""
 
+import copy
 import weakref
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from torch import nn
 import repopt
 from repopt import Conv, Identity, Scales
 from repopt.optim.closed_form import ClosedForm
-from side_by_side import EXACT, apart, attached, backward, closed_adamw, sgd, train, twins
+from side_by_side import EXACT, apart, attached, backward, closed_adamw, loss_of, sgd, small_net, train, twins
 from side_by_side import adamw as stock_adamw
 
 
@@ -158,9 +159,10 @@ def test_an_attached_optimizer_stays_what_it_was():
     assert set(ours.param_groups[0]) - {"repopt"} == set(theirs.param_groups[0])
 
 
-def test_parameters_outside_the_plan_may_be_sparse_or_complex():
+@pytest.mark.parametrize("rows", [4, 20_000])
+def test_parameters_outside_the_plan_may_be_sparse_or_complex(rows):
     net, plan, _ = twins()
-    table = nn.Embedding(4, 4, sparse=True, dtype=torch.float64)
+    table = nn.Embedding(rows, 4, sparse=True, dtype=torch.float64)
     phase = nn.Parameter(torch.ones(3, dtype=torch.cdouble))
     ours = torch.optim.SGD([*net.parameters(), *table.parameters(), phase], lr=0.5, momentum=0.9)
     repopt.attach(ours, plan)
@@ -173,6 +175,73 @@ def test_parameters_outside_the_plan_may_be_sparse_or_complex():
     assert torch.equal(table.weight[2], before[2])
     torch.testing.assert_close(table.weight[1], before[1] - 0.5 * (1 + 1.9))
     torch.testing.assert_close(phase.detach(), torch.full((3,), 1 - 0.5 * 2.9 + 0j, dtype=torch.cdouble))
+
+
+def skipping(model, optimizer, overflows):
+    """Steps under GradScaler, some of which it skips."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    for step, overflow in enumerate(overflows):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, step) * (float("inf") if overflow else 1.0)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+@pytest.mark.parametrize("dampenings", [(0.5, 0.0), (0.0, 0.5), (0.5, 0.5)])
+def test_a_first_step_that_was_skipped_is_still_to_come(dampenings):
+    """Whatever the dampening was when the buffer was made."""
+    net, plan, twin = twins()
+    ours, theirs = (  # torch's own fused SGD would start from garbage
+        sgd(model.parameters(), nesterov=False, dampening=dampenings[0], fused=model is net) for model in (net, twin)
+    )
+    repopt.attach(ours, plan)
+    for model, optimizer in ((net, ours), (twin, theirs)):
+        skipping(model, optimizer, [True])
+        optimizer.param_groups[0]["dampening"] = dampenings[1]
+        skipping(model, optimizer, [False, False, False])
+    assert apart(net, twin) <= EXACT
+
+
+def test_a_buffer_that_saw_no_step_is_neither_saved_nor_left_behind():
+    net, plan, _ = twins()
+    ours = sgd(net.parameters(), fused=True)
+    handle = repopt.attach(ours, plan)
+    skipping(net, ours, [True])
+    assert not any("momentum_buffer" in state for state in ours.state_dict()["state"].values())
+    skipping(net, ours, [True])
+    handle.detach()
+    train(net, ours, 1)
+    assert net[0].weight.isfinite().all()
+
+
+def test_a_buffer_that_is_none_is_a_first_step():
+    (net, ours), (twin, theirs) = both(sgd)
+    for param in net.parameters():
+        ours.state[param]["momentum_buffer"] = None
+    train(net, ours, 5)
+    train(twin, theirs, 5)
+    assert apart(net, twin) <= EXACT
+
+
+def test_states_are_laid_out_as_their_weights():
+    net, plan, _ = twins(small_net(torch.channels_last))
+    ours = sgd(net.parameters())
+    repopt.attach(ours, plan)
+    for param in net.parameters():
+        ours.state[param]["momentum_buffer"] = torch.zeros(param.shape, dtype=param.dtype)
+    train(net, ours, 1)
+    assert all(ours.state[param]["momentum_buffer"].stride() == param.stride() for param in net.parameters())
+
+
+def test_states_that_were_replaced_are_let_go():
+    net, plan, _ = twins()
+    ours = sgd(net.parameters())
+    repopt.attach(ours, plan)
+    train(net, ours, 1)
+    buffer = weakref.ref(ours.state[net[0].weight]["momentum_buffer"])
+    ours.load_state_dict(copy.deepcopy(ours.state_dict()))
+    train(net, ours, 1)
+    assert buffer() is None
 
 
 def adamw(params):

@@ -1,6 +1,8 @@
 """A CPU's step in one pass is the step in torch's own operations."""
 
 import copy
+import shutil
+from collections import defaultdict
 
 import pytest
 import torch
@@ -35,6 +37,8 @@ def trained(net, plan, worth_it, monkeypatch, rule):
     with monkeypatch.context() as patch:
         patch.setattr(closed_form, "is_worth_it", lambda elements: worth_it)
         patch.setattr(closed_form, "_SMALL", 0)
+        patch.setattr(one_pass, "_SHORTEST", 0)
+        patch.setattr(one_pass, "_MOST_VARIANTS", 1000)
         optimizer = kind(model.parameters(), plan.on(model), lr=0.01, **options)
         draw = torch.Generator().manual_seed(0)
         for _ in range(4):
@@ -66,7 +70,7 @@ def test_every_rule_on_every_branch_set(branch_set, rule, monkeypatch):
         check_alike(laid_out, planned(laid_out, case.branches), monkeypatch, rule)
 
 
-@pytest.mark.skipif(not one_pass.has_compiler(), reason="no C++ compiler on this machine")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler on this machine")
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_compiled(layout, monkeypatch):
     net = nn.Conv2d(32, 32, 3, padding=1).double().to(memory_format=layout)
@@ -79,3 +83,18 @@ def test_small_nets_are_not_compiled():
     net(torch.ones(1, 8, 4, 4)).sum().backward()
     optimizer.step()
     assert not any(isinstance(found, OnePass) for _, found in optimizer._form._arranged[0].one_by_one)
+
+
+def test_more_shapes_than_torch_compiles_loops_for_are_stepped_otherwise(monkeypatch):
+    monkeypatch.setattr(one_pass, "_VARIANTS", defaultdict(set))
+    passes = [one_pass.one_pass(print, {}, torch.zeros(4, width), [], 1, 0) for width in range(32, 44)]
+    assert sum(found is not None for found in passes) == 7
+    assert one_pass.one_pass(print, {}, torch.zeros(4, 32), [], 1, 0) is not None
+
+
+def test_a_compiler_that_does_not_work_is_none(monkeypatch):
+    def broken(*args, **options):
+        raise RuntimeError("no Python.h")
+
+    monkeypatch.setattr(torch, "compile", broken)
+    assert not one_pass.has_compiler.__wrapped__()

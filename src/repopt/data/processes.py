@@ -41,6 +41,8 @@ def decode(paths: Sequence[Path], size: int, *, processes: int | None = None) ->
     Returns:
         (N, 3, size, size) uint8 without the broken images, and why those are broken by their place among the paths.
     """
+    if not paths:
+        return torch.empty(0, 3, size, size, dtype=torch.uint8), {}
     with _memory_file() as file:
         file.truncate(len(paths) * 3 * size * size)
         broken = _decode(paths, size, file, processes)

@@ -130,12 +130,13 @@ class BlockSet:
         self._weights = weights
         self._kernels = [kernel for block in blocks for kernel in block.kernels.values()]
         self._stepped: list[Tensor | None] = []
+        self._captured: list[Sums] = []  # what a CUDA graph reads
         self._prepare()
 
     @property
     def is_captured(self) -> bool:
         """Whether a CUDA graph reads its tables."""
-        return self._sums.is_captured
+        return bool(self._captured) or self._sums.is_captured
 
     def _prepare(self) -> None:
         at_once = all(map(goes_at_once, (*self._weights, *self._kernels)))
@@ -153,6 +154,7 @@ class BlockSet:
         if not any(weight is not None for weight in self._stepped):
             return
         if self._addresses != list(map(Tensor.data_ptr, self._kernels)):  # a rule that assigns to `.data`
+            self._captured += [self._sums] if self._sums.is_captured else []
             self._prepare()
         self._sums.merge_into_(self._stepped)
         for block, weight in zip(self._blocks, self._stepped, strict=True):

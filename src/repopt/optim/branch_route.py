@@ -113,7 +113,18 @@ class BranchRoute:
         self._merge()  # first: a GPU works on it while the rest is done here
         for each in self._sets:
             each.release()
+        self._unscale_(optimizer)
         self._take_over(optimizer)
+
+    def _unscale_(self, optimizer: Optimizer) -> None:
+        """Leaves gradients that the step did not see as fused optimizers leave theirs: without GradScaler's scale."""
+        scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
+        if scale is None:
+            return
+        factor = scale.reciprocal() if found_inf is None else torch.where(found_inf == 0, scale.reciprocal(), 1)
+        for param in (*self._weights.values(), *self._aliases):
+            if param.grad is not None:
+                param.grad.mul_(factor.to(param.grad.device))
 
     def _evaluating(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         evaluations = 0

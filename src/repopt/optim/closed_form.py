@@ -5,7 +5,7 @@ stepped one after the other, on a CPU in pieces that fit its cache. A parameter 
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from types import NoneType
 from typing import Any, NamedTuple
@@ -20,8 +20,8 @@ from repopt.algebra.sharding import is_sharded, local_rows
 from repopt.device import takes_kernels
 from repopt.optim.clipping import check_max_norm, clip_coefficient
 from repopt.optim.contract import PlannedWeights, params_of
-from repopt.optim.kernels.launches import Launch, Row, entries_of_block, is_taps_last, takes
-from repopt.optim.one_pass import OnePass, Update, is_worth_it
+from repopt.optim.kernels.launches import Launch, Row, entries_of_block, has_channels_last, takes
+from repopt.optim.one_pass import OnePass, Update, is_worth_it, one_pass
 from repopt.plans.planning import Plan
 
 # Elements that a CPU steps at once: weight, gradient, states and scratch of so many stay in its second-level cache.
@@ -141,7 +141,8 @@ class ClosedForm:
         fitting = (each for each in self._arranged if each.fits(optimizer, params, stepped, grads, planned))
         arranged = next(fitting, None) or _Arrangement(self, optimizer, params, stepped, grads, planned)
         if arranged not in self._arranged[:1]:
-            self._arranged = [arranged, *(each for each in self._arranged if each is not arranged)][:_ARRANGEMENTS]
+            others = (each for each in self._arranged if each is not arranged and each.is_of(optimizer, planned))
+            self._arranged = [arranged, *others][:_ARRANGEMENTS]
         if arranged.sharded:
             grads = [local_rows(grad)[0] for grad in grads]
         grad_scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
@@ -157,15 +158,25 @@ class ClosedForm:
                 self._captured.append(launch)
         if arranged.one_by_one and not (found_inf is not None and found_inf.item()):
             self.count_([row for row, _ in arranged.one_by_one], None)
-            slots: list[Slot] = []
-            for row, pieces in arranged.one_by_one:
-                options, grad = optimizer.param_groups[row.group], grads[row.place]
-                if grad_scale is not None:  # as torch's fused optimizers leave it
-                    grad.div_(grad_scale.to(grad.device))
-                slots += self._slots(row, pieces, grad if clip is None else grad * clip.to(grad), options)
-            self.step_slots_(slots)
+            self.step_slots_(self._slots(arranged, optimizer, grads, grad_scale, clip))
 
-    def _slots(self, row: Row, pieces: "Pieces | OnePass", grad: Tensor, options: Options) -> Iterator[Slot]:
+    def _slots(
+        self,
+        arranged: "_Arrangement",
+        optimizer: Optimizer,
+        grads: Sequence[Tensor],
+        grad_scale: Tensor | None,
+        clip: Tensor | None,
+    ) -> Iterator[Slot]:
+        """One after the other, what no launch steps, its gradient unscaled and clipped."""
+        for row, pieces in arranged.one_by_one:
+            grad = grads[row.place]
+            if grad_scale is not None:  # as torch's fused optimizers leave it
+                grad.div_(grad_scale.to(grad.device))
+            seen = grad if clip is None else grad * clip.to(grad)
+            yield from self._slots_of(row, pieces, seen, optimizer.param_groups[row.group])
+
+    def _slots_of(self, row: Row, pieces: "Pieces | OnePass", grad: Tensor, options: Options) -> Iterator[Slot]:
         """What remains to be stepped of a row; a compiled pass leaves nothing."""
         local, held = local_rows(row.param)[0], tuple(local_rows(state)[0] for state in row.states)
         if isinstance(pieces, OnePass):
@@ -179,7 +190,7 @@ class ClosedForm:
                 states = tuple(state[rows] if state.ndim else state for state in held)
                 yield Slot(options, local[rows], grad[rows], states, factors)
 
-    def step_slots_(self, slots: Sequence[Slot]) -> None:
+    def step_slots_(self, slots: Iterable[Slot]) -> None:
         for slot in slots:
             self.step_(slot)
 
@@ -233,8 +244,8 @@ class _Arrangement:
         compiles = is_worth_it(sum(row.param.numel() for row in others if row.param.is_cpu))
         for row in others:
             options = optimizer.param_groups[row.group]
-            goes_in_one = compiles and _takes_one_pass(row)
-            self.one_by_one.append((row, _one_pass(form, row, options) if goes_in_one else _pieces(form, row)))
+            compiled = _one_pass(form, row, options) if compiles and _takes_one_pass(row) else None
+            self.one_by_one.append((row, compiled or _pieces(form, row)))
         self.launches = [
             Launch(rows, form.plan, rule=form.rule, degree=form.degree, flags=self._kinds[rows[0].group][1])
             for rows in at_once.values()
@@ -257,8 +268,10 @@ class _Arrangement:
         assert grad is not None
         self._form.check_grad(param, grad)
         for key in keys:
-            if key not in state:
+            if state.get(key) is None:
                 state[key] = self._form.new_state(key, param, options)
+            elif rows is None and state[key].shape == param.shape and state[key].stride() != param.stride():
+                state[key] = torch.empty_like(param, dtype=state[key].dtype).copy_(state[key])  # laid out as the weight
         takes_launch = (
             takes_kernels(local)
             and not grad.is_sparse
@@ -268,6 +281,10 @@ class _Arrangement:
             if takes_launch and state[key].device != local.device:  # a count of steps that was on the host
                 state[key] = state[key].to(local.device)
         return Row(index, group, name, param, tuple(state[key] for key in keys), rows), takes_launch
+
+    def is_of(self, optimizer: Optimizer, planned: Mapping[str, Tensor]) -> bool:
+        """Whether the optimizer still holds these parameters and states: what it does not is let go."""
+        return planned is self._planned and self._states_of(optimizer) == self._states
 
     def fits(
         self,
@@ -300,10 +317,11 @@ class _Arrangement:
         """The gradients' layouts and the weights' addresses: a weight that was moved or converted has another."""
         if self.sharded:
             stepped, grads = ([local_rows(each)[0] for each in tensors] for tensors in (stepped, grads))
+        addresses = map(Tensor.data_ptr, stepped)
         try:
-            return [*map(Tensor.stride, grads), *map(Tensor.data_ptr, stepped)]
+            return [*map(Tensor.stride, grads), *addresses]
         except RuntimeError:  # a sparse one has no strides
-            return [grad.is_sparse or grad.stride() for grad in grads]
+            return [*(grad.is_sparse or grad.stride() for grad in grads), *addresses]
 
     @property
     def nbytes(self) -> int:
@@ -331,13 +349,13 @@ def _takes_one_pass(row: Row) -> bool:
     )
 
 
-def _one_pass(form: ClosedForm, row: Row, options: Options) -> OnePass:
+def _one_pass(form: ClosedForm, row: Row, options: Options) -> OnePass | None:
     assert row.name is not None
     local, update, flags = local_rows(row.param)[0], form.update(), form.flags(options)
     operator = form.plan.blocks[row.name].operator
     height = operator.out_channels // operator.groups
     entries = entries_of_block(form.plan, row.name, form.degree, row.rows)
-    return OnePass(update, flags, local, entries, height, 0 if row.rows is None else row.rows.start)
+    return one_pass(update, flags, local, entries, height, 0 if row.rows is None else row.rows.start)
 
 
 def _pieces(form: ClosedForm, row: Row) -> Pieces:
@@ -345,7 +363,8 @@ def _pieces(form: ClosedForm, row: Row) -> Pieces:
     local = local_rows(row.param)[0]
     whole = form.factors(row.name, local, row.rows) if row.name is not None else None
     length = local[0].numel() if local.ndim and local.shape[0] else 0
-    cut = local.is_cpu and local.numel() > _PIECE and (local.is_contiguous() or is_taps_last(local))
+    dense = row.param.grad is not None and not row.param.grad.is_sparse
+    cut = dense and local.is_cpu and local.numel() > _PIECE and (local.is_contiguous() or has_channels_last(local))
     if row.name is not None:
         branches = form.plan.blocks[row.name].branches.values()
         cut = cut and all(placement.fills_groups or placement.is_identity for placement in branches)

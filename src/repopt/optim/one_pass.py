@@ -9,14 +9,14 @@ diagonal have factors of their own: they are read before the pass and stepped ap
 
 import functools
 import math
-import shutil
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from repopt.optim.kernels.launches import Entry, is_taps_last
+from repopt.optim.kernels.launches import Entry, has_channels_last
 
 # An optimizer with fewer elements does not repay the seconds of compilation.
 _WORTH_COMPILING = 1 << 22
@@ -25,7 +25,26 @@ _WORTH_COMPILING = 1 << 22
 # of one with taps first.
 _TILES = 16, 128
 
+# Entries of a piece that are worth a vectorized loop, and loops for a rule: torch stops compiling a function at 8.
+_SHORTEST = 32
+_MOST_VARIANTS = 7
+_VARIANTS: dict["Update", set[Any]] = defaultdict(set)
+
 Update = Callable[..., None]  # of weight, gradient, states, factors, numbers and flags; weight and states in place
+
+
+def one_pass(
+    update_: Update, flags: dict[str, bool], weight: Tensor, entries: Sequence[Entry], height: int, first_row: int
+) -> "OnePass | None":
+    """The step of a weight as one pass; None where its pieces are short, or too many loops were compiled before."""
+    _, pieces, length = _pieces(weight)
+    filling = tuple((entry.row_stride > 0, entry.tap_stride > 0) for entry in entries if not entry.width)
+    variant = (length, pieces > 1, weight.dtype, filling, *flags.items())
+    known = _VARIANTS[update_]
+    if length < _SHORTEST or (variant not in known and len(known) >= _MOST_VARIANTS):
+        return None
+    known.add(variant)
+    return OnePass(update_, flags, weight, entries, height, first_row)
 
 
 class OnePass:
@@ -37,7 +56,7 @@ class OnePass:
         weight: the rows held here.
         entries: what multiplies it, as a kernel's table has it.
         height: the rows of a group.
-        first_row: the number of the first row held here, counted in its group.
+        first_row: the number of the first row held here.
     """
 
     def __init__(
@@ -50,7 +69,7 @@ class OnePass:
         first_row: int,
     ) -> None:
         self._update_, self._flags = update_, flags
-        self._taps_last = not is_taps_last(weight)
+        self._taps_last = not has_channels_last(weight)
         self._shape = _pieces(weight)
         filling = [_matrix(entry).to(weight) for entry in entries if not entry.width]
         self._factors = [self._over_pieces(factors, weight) for factors in filling]
@@ -113,7 +132,7 @@ class OnePass:
 
 def _pieces(weight: Tensor) -> tuple[int, int, int]:
     rows, channels, taps = weight.shape[0], weight.shape[1], max(weight.shape[2:].numel(), 1)
-    if is_taps_last(weight) or taps == 1:
+    if has_channels_last(weight) or taps == 1:
         tile = _tile(channels, _TILES[1])
         return rows * taps, channels // tile, tile
     tile = _tile(channels, _TILES[0])
@@ -152,8 +171,12 @@ def _mark_sizes(array: Tensor) -> None:
 
 @functools.cache
 def has_compiler() -> bool:
-    """Whether torch's compiler finds a C++ compiler here."""
-    return any(shutil.which(name) for name in ("c++", "g++", "clang++"))
+    """Whether torch can compile for this CPU, which needs a C++ compiler and Python's headers: tried once."""
+    try:
+        torch.compile(lambda x: x + 1)(torch.zeros(64))
+    except Exception:
+        return False
+    return True
 
 
 def is_worth_it(elements: int) -> bool:

@@ -7,7 +7,7 @@ The buffer is the sum of the branches' buffers, each times its scale and embedde
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import torch
@@ -17,6 +17,7 @@ from torch.optim.optimizer import ParamsT
 from torch.optim.sgd import sgd
 
 from repopt.algebra.multiplier import Multiplier
+from repopt.algebra.sharding import local_rows
 from repopt.optim.closed_form import ClosedForm, Options, Slot
 from repopt.optim.kernels.launches import takes
 from repopt.optim.one_pass import Update
@@ -25,6 +26,7 @@ from repopt.optim.rep_optimizer import RepOptimizer
 from repopt.plans.planning import Plan
 
 _BUFFER = "momentum_buffer"
+_SMALL = 1 << 14  # elements
 _OPTIONS = ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")
 
 
@@ -41,14 +43,13 @@ class ClosedSGD(ClosedForm):
     def new_state(self, key: str, param: Tensor, options: Options) -> Tensor:
         # The first step ignores the dampening. A buffer that is not a number has not seen it yet, on the device too,
         # where only GradScaler's flag says whether a step was taken.
-        return torch.full_like(param, torch.nan if options["dampening"] else 0.0, memory_format=torch.preserve_format)
+        return torch.full_like(param, torch.nan, memory_format=torch.preserve_format)
 
     def flags(self, options: Options) -> dict[str, bool]:
         momentum = bool(options["momentum"])
         return {
             "has_momentum": momentum,
             "nesterov": momentum and options["nesterov"],
-            "dampened": momentum and bool(options["dampening"]),
         }
 
     def numbers(self, options: Options) -> tuple[float | Tensor, ...]:
@@ -61,8 +62,17 @@ class ClosedSGD(ClosedForm):
     def update(self) -> Update:
         return _update_
 
-    def step_slots_(self, slots: Sequence[Slot]) -> None:
-        """Hands what is alike to torch's SGD at once, each gradient multiplied."""
+    def step_slots_(self, slots: Iterable[Slot]) -> None:
+        """Hands small ones that are alike to torch's SGD at once; a large one's product is used while it is cached."""
+        small = []
+        for slot in slots:
+            if slot.param.numel() > _SMALL:
+                self._step_alike_([slot])
+            else:
+                small.append(slot)
+        self._step_alike_(small)
+
+    def _step_alike_(self, slots: Sequence[Slot]) -> None:
         kinds: dict[tuple[int, bool, bool], list[tuple[Slot, Tensor]]] = defaultdict(list)
         for slot in slots:
             grad = product(slot.grad, slot.factors) if isinstance(slot.factors, Multiplier) else slot.grad
@@ -83,11 +93,22 @@ class ClosedSGD(ClosedForm):
             )
             for (slot, _), buffer in zip(found, buffers, strict=True):
                 if is_first and buffer is not None:
-                    slot.states[0].copy_(buffer)
+                    slot.states[0].copy_(buffer.to_dense() if buffer.is_sparse else buffer)
 
 
 def _is_first(slot: Slot) -> bool:
-    return bool(slot.states and slot.options["dampening"] and slot.states[0].isnan().all())
+    """Whether the buffer has not seen a step."""
+    if not slot.states or not slot.states[0].numel():
+        return False
+    return bool(slot.states[0][(0,) * slot.states[0].ndim].isnan())
+
+
+def forget_unstepped_(optimizer: Optimizer) -> None:
+    """Takes buffers that have not seen a step, as where GradScaler skipped the first: torch's SGD has none there."""
+    for state in optimizer.state.values():
+        buffer = state.get(_BUFFER)
+        if buffer is not None and local_rows(buffer)[0].isnan().all():
+            del state[_BUFFER]
 
 
 def _update_(
@@ -99,15 +120,12 @@ def _update_(
     *,
     has_momentum: bool,
     nesterov: bool,
-    dampened: bool,
 ) -> None:
     """The step of one pass, as the kernel takes it."""
     lr, decay, sign, momentum, kept = numbers
     grad = sign * grad * sum(factors) + decay * weight
     if has_momentum:
-        buffer = momentum * states[0] + kept * grad
-        if dampened:
-            buffer = torch.where(states[0].isnan(), grad, buffer)
+        buffer = torch.where(states[0].isnan(), grad, momentum * states[0] + kept * grad)
         states[0].copy_(buffer)
         grad = grad + momentum * buffer if nesterov else buffer
     weight.sub_(lr * grad)
@@ -164,6 +182,7 @@ class SGD(RepOptimizer):
             "maximize": maximize,
         }
         super().__init__(params, plan, options, ClosedSGD, max_norm)
+        self.register_state_dict_pre_hook(forget_unstepped_)
 
 
 class SGDRoute:
@@ -176,14 +195,19 @@ class SGDRoute:
 
     def __init__(self, optimizer: Optimizer, plan: Plan, max_norm: float | None = None) -> None:
         self._form = ClosedSGD(plan, max_norm)
-        self._hook = optimizer.register_step_pre_hook(self._before_step)
+        self._hooks = [
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_state_dict_pre_hook(forget_unstepped_),
+        ]
 
     @property
     def nbytes(self) -> int:
         return self._form.nbytes
 
     def detach(self, optimizer: Optimizer) -> None:
-        self._hook.remove()
+        for hook in self._hooks:
+            hook.remove()
+        forget_unstepped_(optimizer)
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         stand_in = object.__new__(_StandIn)

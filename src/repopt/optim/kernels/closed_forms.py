@@ -152,7 +152,6 @@ def _step_block(
     RULE: tl.constexpr,
     HAS_MOMENTUM: tl.constexpr,
     NESTEROV: tl.constexpr,
-    DAMPENED: tl.constexpr,
     AMSGRAD: tl.constexpr,
     TYPE: tl.constexpr,
     WIDE: tl.constexpr,
@@ -181,9 +180,7 @@ def _step_block(
         g = g * _factor(geometry, values, first, inside, ENTRIES, WIDE, MASKED, BLOCK) + decay * w
         if HAS_MOMENTUM:
             momentum, kept = tl.load(numbers + 3).to(WIDE), tl.load(numbers + 4).to(WIDE)
-            buffer = momentum * m + kept * g
-            if DAMPENED:
-                buffer = tl.where(m == m, buffer, g)  # not a number: there was no step yet
+            buffer = tl.where(m == m, momentum * m + kept * g, g)  # not a number: there was no step yet
             _write(at_first, buffer, inside, TYPE, MASKED, BLOCK)
             if NESTEROV:
                 g = g + momentum * buffer
@@ -242,7 +239,6 @@ def step(
     BLOCK: tl.constexpr,
     HAS_MOMENTUM: tl.constexpr = False,
     NESTEROV: tl.constexpr = False,
-    DAMPENED: tl.constexpr = False,
     AMSGRAD: tl.constexpr = False,
 ):
     """Steps one block of one tensor."""
@@ -260,12 +256,12 @@ def step(
         if first + BLOCK <= numel:
             _step_block(
                 geometry, values, arrays, numbers, grad_scale, clip, tensors, first, numel,
-                ARRAYS, ENTRIES, RULE, HAS_MOMENTUM, NESTEROV, DAMPENED, AMSGRAD,
+                ARRAYS, ENTRIES, RULE, HAS_MOMENTUM, NESTEROV, AMSGRAD,
                 TYPE, WIDE, ALIGNED, SCALED, CLIPPED, False, BLOCK,
             )  # fmt: skip
         else:
             _step_block(
                 geometry, values, arrays, numbers, grad_scale, clip, tensors, first, numel,
-                ARRAYS, ENTRIES, RULE, HAS_MOMENTUM, NESTEROV, DAMPENED, AMSGRAD,
+                ARRAYS, ENTRIES, RULE, HAS_MOMENTUM, NESTEROV, AMSGRAD,
                 TYPE, WIDE, ALIGNED, SCALED, CLIPPED, True, BLOCK,
             )  # fmt: skip

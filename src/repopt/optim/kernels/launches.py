@@ -60,7 +60,7 @@ class Entry(NamedTuple):
 
 def takes(local: Tensor, others: Sequence[Tensor]) -> bool:
     """Whether a kernel can step a tensor: dense, and gradient and states laid out like it."""
-    dense = local.is_contiguous() or is_taps_last(local)
+    dense = local.is_contiguous() or has_channels_last(local)
     return (
         dense
         and 0 < local.numel() < 2**31 - BLOCK
@@ -69,7 +69,7 @@ def takes(local: Tensor, others: Sequence[Tensor]) -> bool:
     )
 
 
-def is_taps_last(tensor: Tensor) -> bool:
+def has_channels_last(tensor: Tensor) -> bool:
     """Whether a kernel lies in memory as rows, taps, channels: channels_last, of any dimension."""
     return tensor.ndim > 2 and tensor.movedim(1, -1).is_contiguous()
 
