@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from torch.nn.utils import parametrizations, prune
 
 from repopt.surgery.conversion import csla_model
 from side_by_side import EXACT, WAYS, apart, backward, loss_of, small_net, train, twins
@@ -217,3 +218,14 @@ def test_an_operator_that_had_no_gradient_stays(way):
     net[0](torch.ones(1, 3, 8, 8, dtype=torch.float64)).sum().backward()
     ours.step()
     assert torch.equal(net[3].weight, before)
+
+
+@pytest.mark.parametrize("change", [lambda module: prune.identity(module, "weight"), parametrizations.weight_norm])
+def test_a_weight_that_is_no_parameter_any_more_is_named(way, change):
+    net, plan, _ = twins()
+    ours = way.start(net.parameters(), plan)
+    train(net, ours, 1)
+    change(net[3])
+    backward(net)
+    with pytest.raises(RuntimeError, match="the weight of '3' is no parameter of its module any more"):
+        ours.step()

@@ -125,7 +125,7 @@ def _update_(
     lr, decay, sign, momentum, kept = numbers
     grad = sign * grad * sum(factors) + decay * weight
     if has_momentum:
-        buffer = torch.where(states[0].isnan(), grad, momentum * states[0] + kept * grad)
+        buffer = torch.where(states[0] == states[0], momentum * states[0] + kept * grad, grad)  # NaN: no step yet
         states[0].copy_(buffer)
         grad = grad + momentum * buffer if nesterov else buffer
     weight.sub_(lr * grad)
