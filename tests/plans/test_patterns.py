@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import nn
 
+import repopt
 from repopt.plans.patterns import clean, clean_modules
 
 
@@ -25,3 +26,15 @@ def test_two_modules_of_one_clean_name_are_an_error_that_names_both():
     net.module.conv = nn.Conv2d(1, 1, 1)
     with pytest.raises(ValueError, match=r"'conv' and 'module\.conv' are both called 'conv'"):
         clean_modules(net)
+
+
+def test_a_pattern_behind_others_that_match_all_it_matches_is_an_error():
+    net = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1))
+    with pytest.raises(ValueError, match=r"the pattern '\^1\$' has no effect"):
+        repopt.plan(net, {r"\d": [repopt.Conv(3)], "^1$": [repopt.Conv(1)]})
+    assert len(repopt.plan(net, {"^1$": [repopt.Conv(3), repopt.Conv(1)], r"\d": [repopt.Conv(3)]}).operators) == 2
+
+
+def test_true_is_no_kernel_size():
+    with pytest.raises(ValueError, match="its kernel size must be one positive number"):
+        repopt.plan(nn.Sequential(nn.Conv2d(3, 3, 3)), {"0": [repopt.Conv(True)]})

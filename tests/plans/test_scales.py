@@ -214,3 +214,17 @@ def test_our_searches_find_what_the_authors_found(authors_scales, size):
     ]
     pair = torch.stack([torch.cat([each[side] for each in both]) for side in (0, 1)])
     assert torch.corrcoef(pair)[0, 1] > 0.8
+
+
+def test_scales_with_the_same_numbers_are_equal():
+    scales = Scales({"conv": {"conv3x3": torch.arange(3.0), "conv1x1": 2.0}}, metadata={"from": "here"})
+    assert scales == Scales({"conv": {"conv3x3": torch.arange(3.0), "conv1x1": 2.0}})
+    assert scales != Scales({"conv": {"conv3x3": torch.arange(3.0), "conv1x1": 3.0}})
+    assert scales != Scales({"conv": {"conv3x3": torch.arange(3.0)}})
+    assert scales != Scales({})
+    assert scales != 2.0
+
+
+def test_a_plan_is_named_in_one_line():
+    plan = repopt.plan(repopt.create_model("repopt_vgg_nano"), scales="ones")
+    assert repr(plan).startswith("Plan(28 operators of a RepOptVGG, scales=Scales(28 operators")

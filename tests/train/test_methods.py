@@ -8,7 +8,7 @@ import repopt
 from repopt.models import RepGhostNet, RepOptVGG, RepVGG
 from repopt.plans.scales import Scales
 from repopt.surgery.conversion import csla_blocks, search_blocks
-from repopt.train.methods import METHODS, can_be_captured, clip_, counterpart, make_optimizer, make_subject
+from repopt.train.methods import METHODS, Subject, can_be_captured, clip_, counterpart, make_optimizer, make_subject
 from repopt.train.recipe import Recipe
 
 
@@ -151,3 +151,11 @@ def test_there_are_no_other_rules():
 def test_a_graph_can_replay_what_torch_calls_capturable(method, optimizer, captured):
     recipe = Recipe(optimizer=optimizer)
     assert can_be_captured(subject(method, recipe), recipe) is captured
+
+
+def test_an_optimizer_without_weight_decay_is_not_given_one():
+    net = nn.Sequential(nn.Conv2d(3, 3, 3))
+    subject = Subject(method="sgd", model=net)
+    with pytest.raises(ValueError, match="Rprop has no weight decay: give --weight-decay 0"):
+        make_optimizer(subject, Recipe(optimizer="Rprop", weight_decay=0.1), lr=0.1)
+    make_optimizer(subject, Recipe(optimizer="Rprop", weight_decay=0.0), lr=0.1)

@@ -171,7 +171,7 @@ def place(branch: Branch, operator: Operator, name: str) -> Placement:
 
 def _spread(size: int | tuple[int, ...], dims: int, what: str, branch: Conv, name: str) -> tuple[int, ...]:
     sizes = tuple(size) if isinstance(size, tuple | list) else (size,) * dims
-    if len(sizes) != dims or any(not isinstance(one, int) or one < 1 for one in sizes):
+    if len(sizes) != dims or any(not isinstance(one, int) or isinstance(one, bool) or one < 1 for one in sizes):
         raise ValueError(f"{branch} cannot sit in {name!r}: its {what} must be one positive number or {dims} of them")
     return sizes
 

@@ -66,6 +66,7 @@ def matching_operators(model: nn.Module, branches: Branches) -> dict[str, tuple[
             )
     operators: dict[str, tuple[LinearOperator, Sequence[Branch]]] = {}
     owners: dict[int, str] = {}
+    used: set[str] = set()
     for name, module in modules.items():
         match = next(((pattern, wanted) for pattern, wanted in patterns if pattern.search(name)), None)
         if match is None:
@@ -80,6 +81,13 @@ def matching_operators(model: nn.Module, branches: Branches) -> dict[str, tuple[
         if owner != name:
             raise ValueError(f"{owner!r} and {name!r} share one weight: plan it under one of the two names")
         operators[name] = (module, match[1])
+        used.add(match[0].pattern)
+    for pattern, _ in patterns:
+        if pattern.pattern not in used:
+            raise ValueError(
+                f"the pattern {pattern.pattern!r} has no effect: every module that it matches is matched by a pattern "
+                "before it, and the first match counts"
+            )
     return operators
 
 

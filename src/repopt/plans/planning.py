@@ -63,7 +63,7 @@ def plan(model: nn.Module, branches: Branches | None = None, scales: ScalesLike 
     return bare if scales is None else bare.with_scales(scales)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Plan:
     """Which operators of a model imagine which blocks; made by `repopt.plan`.
 
@@ -77,6 +77,9 @@ class Plan:
     blocks: Mapping[str, Block]
     scales: Scales | None = None
     _multipliers: dict[Any, Multiplier] = field(init=False, repr=False, default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Plan({len(self.blocks)} operators of a {type(self.model).__name__}, scales={self.scales!r})"
 
     @property
     def operators(self) -> tuple[str, ...]:

@@ -72,6 +72,14 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
     def __len__(self) -> int:
         return len(self._values)
 
+    def __eq__(self, other: object) -> bool:
+        """The same numbers for the same branches; where they come from does not count."""
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        return self.keys() == other.keys() and all(_are_alike(self[operator], other[operator]) for operator in self)
+
+    __hash__ = None  # type: ignore[assignment]  # as of any mapping
+
     def __repr__(self) -> str:
         entries = sum(scale.numel() for branches in self._values.values() for scale in branches.values())
         return f"Scales({len(self)} operators, {entries} numbers)"
@@ -154,6 +162,10 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
 def shipped() -> list[str]:
     """The names of the scales inside the package."""
     return sorted(path.stem for path in ZOO.glob("*.safetensors"))
+
+
+def _are_alike(some: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> bool:
+    return some.keys() == others.keys() and all(torch.equal(scale, others[branch]) for branch, scale in some.items())
 
 
 def _scale(value: Tensor | float, key: str) -> Tensor:

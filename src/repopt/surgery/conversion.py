@@ -6,7 +6,7 @@ it is: other parameters, device, dtype, memory format, hooks, training flags.
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import TypeVar, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -150,7 +150,7 @@ def _blocks_of(model: nn.Module, kind: type[BlockT]) -> dict[str, BlockT]:
 
 
 def _starting_scales(plan: Plan, start: Counting | float | ScalesLike) -> Scales:
-    if start in ("authors", "paper"):
+    if start == "authors" or start == "paper":
         return Scales.depth_init(plan, start)
     if isinstance(start, int | float):
         return Scales.constant(plan, start)

@@ -106,6 +106,8 @@ def make_optimizer(subject: Subject, recipe: Recipe, lr: float | Tensor, *, grap
     if kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad):
         # torch's fused SGD starts its momentum from uninitialized memory if GradScaler skips the first step
         options["fused"] = kind is not torch.optim.SGD or recipe.precision != "fp16"
+    if recipe.weight_decay and "weight_decay" not in signature(kind).parameters:
+        raise ValueError(f"{recipe.optimizer} has no weight decay: give --weight-decay 0")
     optimizer: Optimizer = kind(groups, **options)
     if subject.plan is not None:
         attach(optimizer, subject.plan, kernels=subject.kernels)
