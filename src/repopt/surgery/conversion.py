@@ -150,8 +150,8 @@ def _blocks_of(model: nn.Module, kind: type[BlockT]) -> dict[str, BlockT]:
 
 
 def _starting_scales(plan: Plan, start: Counting | float | ScalesLike) -> Scales:
-    if start == "authors" or start == "paper":
-        return Scales.depth_init(plan, start)
+    if isinstance(start, str) and start in get_args(Counting):
+        return Scales.depth_init(plan, cast(Counting, start))
     if isinstance(start, int | float):
         return Scales.constant(plan, start)
     started = plan.with_scales(start).scales
