@@ -92,68 +92,6 @@ def test_an_exception_inside_a_closure_leaves_nothing_swapped():
     assert apart(net, twin) <= EXACT
 
 
-def test_a_step_that_evaluates_its_closure_again_sees_the_moved_kernels():
-    """Two plain gradient steps within one step()."""
-
-    class Twice(torch.optim.Optimizer):
-        def __init__(self, params):
-            super().__init__(params, {"lr": 0.05})
-
-        def step(self, closure):
-            for _ in range(2):
-                with torch.enable_grad():
-                    loss = closure()
-                with torch.no_grad():
-                    for group in self.param_groups:
-                        for param in group["params"]:
-                            param.sub_(param.grad, alpha=group["lr"])
-            return loss
-
-    net, plan, twin = twins()
-    ours, theirs = Twice(net.parameters()), Twice(twin.parameters())
-    repopt.attach(ours, plan)
-    for model, optimizer in ((net, ours), (twin, theirs)):
-        for _ in range(5):
-
-            def closure(model=model, optimizer=optimizer):
-                optimizer.zero_grad()
-                backward(model)
-
-            optimizer.step(closure)
-    assert apart(net, twin) <= EXACT
-
-
-def test_a_step_that_calls_its_parents_step_is_taken_once():
-    class Louder(torch.optim.AdamW):
-        steps = 0
-
-        def step(self, closure=None):
-            self.steps += 1
-            return super().step(closure)
-
-    net, plan, twin = twins()
-    ours = Louder(net.parameters(), lr=0.01)
-    assert repopt.attach(ours, plan).route == "branch"
-    train(net, ours, 10)
-    train(twin, torch.optim.AdamW(twin.parameters(), lr=0.01), 10)
-    assert ours.steps == 10
-    assert apart(net, twin) <= EXACT
-
-
-def test_options_that_a_step_changes_are_the_optimizers():
-    class Counting(torch.optim.SGD):
-        def step(self, closure=None):
-            for group in self.param_groups:
-                group["count"] = group.get("count", 0) + 1
-            return super().step(closure)
-
-    net, plan, _ = twins()
-    ours = Counting(net.parameters(), lr=0.01)
-    repopt.attach(ours, plan)
-    train(net, ours, 3)
-    assert ours.param_groups[0]["count"] == 3
-
-
 def test_rules_that_look_at_the_weights_start_from_the_blocks_own_kernels():
     net = nn.Conv2d(6, 6, 3, padding=1, bias=False).double()
     bare = repopt.plan(net, {"^$": [Conv(3), Conv(1), Identity()]})
@@ -216,23 +154,6 @@ def test_muon_and_an_identity_do_not_go_together():
     plan = repopt.plan(net, {"0": [Linear(), Identity()]}, scales="ones")
     with pytest.raises(ValueError, match="Muon takes matrices only, and the kernel of branch 'identity' of '0' has 1"):
         repopt.attach(torch.optim.Muon(net.parameters()), plan)
-
-
-@pytest.mark.parametrize(
-    ("rule", "words"),
-    [(torch.optim.LBFGS, "keeps a flat list"), (torch.optim.SparseAdam, "takes sparse gradients")],
-)
-def test_rules_without_a_route_are_refused(rule, words):
-    net, plan, _ = twins()
-    with pytest.raises(ValueError, match=f"{rule.__name__} cannot be attached: it {words}"):
-        repopt.attach(rule(net.parameters()), plan)
-
-
-def test_rules_that_move_weights_outside_step_are_refused():
-    net, plan, _ = twins()
-    optimizer = pytorch_optimizer.ScheduleFreeSGD(net.parameters())
-    with pytest.raises(ValueError, match=r"ScheduleFreeSGD moves weights outside step\(\)"):
-        repopt.attach(optimizer, plan)
 
 
 def test_detached_the_optimizer_starts_over_as_a_plain_one():
@@ -356,43 +277,6 @@ def test_an_operator_left_out_of_some_steps_stays_the_blocks():
     assert apart(net, twin) <= EXACT
 
 
-class Assigning(torch.optim.Optimizer):
-    """Gives a parameter other memory at each step, as older rules do."""
-
-    def __init__(self, params):
-        super().__init__(params, {"lr": 0.05})
-
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for param in group["params"]:
-                param.data = param.data - group["lr"] * param.grad.data
-
-
-class Keeping(torch.optim.Optimizer):
-    """Keeps the gradient itself until the next step, as a rule may: gradients are made anew."""
-
-    def __init__(self, params):
-        super().__init__(params, {"lr": 0.05})
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for param in group["params"]:
-                last = self.state[param].get("last", param.grad)
-                param.sub_(param.grad + 0.5 * last, alpha=group["lr"])
-                self.state[param]["last"] = param.grad
-
-
-@pytest.mark.parametrize("rule", [Assigning, Keeping])
-def test_a_rule_that_keeps_the_gradient_or_assigns_to_data(rule):
-    net, plan, twin = twins()
-    ours, theirs = rule(net.parameters()), rule(twin.parameters())
-    repopt.attach(ours, plan)
-    train(net, ours, 10)
-    train(twin, theirs, 10)
-    assert apart(net, twin) <= EXACT
-
-
 def test_a_state_saved_when_kernels_were_always_contiguous_goes_on():
     """Kernels have their channels last now where the weight has; a fused step wants all strides alike."""
     whole, plan, _ = twins(small_net(torch.channels_last))
@@ -446,54 +330,6 @@ def test_kernels_given_for_an_operator_that_is_thawed_later_are_used():
             model(x).square().mean().backward()
             optimizer.step()
     torch.testing.assert_close(net(x), twin(x), rtol=1e-12, atol=1e-12)
-
-
-class Wrapping(torch.optim.Optimizer):
-    """Steps the optimizer it was made from."""
-
-    def __init__(self, inner):
-        super().__init__(inner.param_groups, inner.defaults)
-        self.inner = inner
-
-    def step(self, closure=None):
-        return self.inner.step(closure)
-
-
-class Remembering(torch.optim.Optimizer):
-    """Steps the parameters it was made with, not those of its param groups."""
-
-    def __init__(self, params):
-        super().__init__(params, {"lr": 0.1})
-        self.mine = list(self.param_groups[0]["params"])
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for param in self.mine:
-            param.sub_(param.grad, alpha=0.1)
-
-
-class Bare(torch.optim.Optimizer):
-    """Skips torch's constructor, as some wrappers do, and so has no hooks."""
-
-    def __init__(self, params):
-        self.param_groups = [{"params": list(params)}]
-        self.state, self.defaults = {}, {}
-
-    def step(self, closure=None):
-        pass
-
-
-def test_an_optimizer_that_does_not_step_its_param_groups_is_refused():
-    net, plan, _ = twins()
-    with pytest.raises(ValueError, match="Wrapping wraps another optimizer, its attribute 'inner': attach to that one"):
-        repopt.attach(Wrapping(adamw(net.parameters())), plan)
-    with pytest.raises(ValueError, match="Bare does not run torch's step hooks"):
-        repopt.attach(Bare(net.parameters()), plan)
-    optimizer = Remembering(net.parameters())
-    repopt.attach(optimizer, plan)
-    backward(net)
-    with pytest.raises(RuntimeError, match="Remembering moved the weight of '0' itself"):
-        optimizer.step()
 
 
 def test_a_model_moved_to_another_precision_is_refused():

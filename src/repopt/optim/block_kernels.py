@@ -264,7 +264,7 @@ def goes_at_once(tensor: Tensor) -> bool:
 
 
 def _at_once(blocks: Sequence[BlockKernels], weights: Sequence[Tensor]) -> Sums:
-    from repopt.optim.kernels.spreading import BlocksAtOnce, PlacedKernel
+    from repopt.optim.kernels.blocks_at_once import BlocksAtOnce, PlacedKernel
 
     placed = [
         [

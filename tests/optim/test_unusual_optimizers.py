@@ -1,0 +1,172 @@
+"""Optimizers that do more than step their parameters: the branch route takes them as they are, or says why not."""
+
+import pytest
+import pytorch_optimizer
+import torch
+
+import repopt
+from side_by_side import EXACT, adamw, apart, backward, train, twins
+
+
+def test_a_step_that_evaluates_its_closure_again_sees_the_moved_kernels():
+    """Two plain gradient steps within one step()."""
+
+    class Twice(torch.optim.Optimizer):
+        def __init__(self, params):
+            super().__init__(params, {"lr": 0.05})
+
+        def step(self, closure):
+            for _ in range(2):
+                with torch.enable_grad():
+                    loss = closure()
+                with torch.no_grad():
+                    for group in self.param_groups:
+                        for param in group["params"]:
+                            param.sub_(param.grad, alpha=group["lr"])
+            return loss
+
+    net, plan, twin = twins()
+    ours, theirs = Twice(net.parameters()), Twice(twin.parameters())
+    repopt.attach(ours, plan)
+    for model, optimizer in ((net, ours), (twin, theirs)):
+        for _ in range(5):
+
+            def closure(model=model, optimizer=optimizer):
+                optimizer.zero_grad()
+                backward(model)
+
+            optimizer.step(closure)
+    assert apart(net, twin) <= EXACT
+
+
+def test_a_step_that_calls_its_parents_step_is_taken_once():
+    class Louder(torch.optim.AdamW):
+        steps = 0
+
+        def step(self, closure=None):
+            self.steps += 1
+            return super().step(closure)
+
+    net, plan, twin = twins()
+    ours = Louder(net.parameters(), lr=0.01)
+    assert repopt.attach(ours, plan).route == "branch"
+    train(net, ours, 10)
+    train(twin, torch.optim.AdamW(twin.parameters(), lr=0.01), 10)
+    assert ours.steps == 10
+    assert apart(net, twin) <= EXACT
+
+
+def test_options_that_a_step_changes_are_the_optimizers():
+    class Counting(torch.optim.SGD):
+        def step(self, closure=None):
+            for group in self.param_groups:
+                group["count"] = group.get("count", 0) + 1
+            return super().step(closure)
+
+    net, plan, _ = twins()
+    ours = Counting(net.parameters(), lr=0.01)
+    repopt.attach(ours, plan)
+    train(net, ours, 3)
+    assert ours.param_groups[0]["count"] == 3
+
+
+class Assigning(torch.optim.Optimizer):
+    """Gives a parameter other memory at each step, as older rules do."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.05})
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for param in group["params"]:
+                param.data = param.data - group["lr"] * param.grad.data
+
+
+class Keeping(torch.optim.Optimizer):
+    """Keeps the gradient itself until the next step, as a rule may: gradients are made anew."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.05})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for param in group["params"]:
+                last = self.state[param].get("last", param.grad)
+                param.sub_(param.grad + 0.5 * last, alpha=group["lr"])
+                self.state[param]["last"] = param.grad
+
+
+@pytest.mark.parametrize("rule", [Assigning, Keeping])
+def test_a_rule_that_keeps_the_gradient_or_assigns_to_data(rule):
+    net, plan, twin = twins()
+    ours, theirs = rule(net.parameters()), rule(twin.parameters())
+    repopt.attach(ours, plan)
+    train(net, ours, 10)
+    train(twin, theirs, 10)
+    assert apart(net, twin) <= EXACT
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [(torch.optim.LBFGS, "keeps a flat list"), (torch.optim.SparseAdam, "takes sparse gradients")],
+)
+def test_rules_without_a_route_are_refused(rule, words):
+    net, plan, _ = twins()
+    with pytest.raises(ValueError, match=f"{rule.__name__} cannot be attached: it {words}"):
+        repopt.attach(rule(net.parameters()), plan)
+
+
+def test_rules_that_move_weights_outside_step_are_refused():
+    net, plan, _ = twins()
+    optimizer = pytorch_optimizer.ScheduleFreeSGD(net.parameters())
+    with pytest.raises(ValueError, match=r"ScheduleFreeSGD moves weights outside step\(\)"):
+        repopt.attach(optimizer, plan)
+
+
+class Wrapping(torch.optim.Optimizer):
+    """Steps the optimizer it was made from."""
+
+    def __init__(self, inner):
+        super().__init__(inner.param_groups, inner.defaults)
+        self.inner = inner
+
+    def step(self, closure=None):
+        return self.inner.step(closure)
+
+
+class Remembering(torch.optim.Optimizer):
+    """Steps the parameters it was made with, not those of its param groups."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+        self.mine = list(self.param_groups[0]["params"])
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for param in self.mine:
+            param.sub_(param.grad, alpha=0.1)
+
+
+class Bare(torch.optim.Optimizer):
+    """Skips torch's constructor, as some wrappers do, and so has no hooks."""
+
+    def __init__(self, params):
+        self.param_groups = [{"params": list(params)}]
+        self.state, self.defaults = {}, {}
+
+    def step(self, closure=None):
+        pass
+
+
+def test_an_optimizer_that_does_not_step_its_param_groups_is_refused():
+    net, plan, _ = twins()
+    with pytest.raises(ValueError, match="Wrapping wraps another optimizer, its attribute 'inner': attach to that one"):
+        repopt.attach(Wrapping(adamw(net.parameters())), plan)
+    with pytest.raises(ValueError, match="Bare does not run torch's step hooks"):
+        repopt.attach(Bare(net.parameters()), plan)
+    optimizer = Remembering(net.parameters())
+    repopt.attach(optimizer, plan)
+    backward(net)
+    with pytest.raises(RuntimeError, match="Remembering moved the weight of '0' itself"):
+        optimizer.step()
