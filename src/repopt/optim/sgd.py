@@ -17,7 +17,7 @@ from torch.optim.optimizer import ParamsT
 from torch.optim.sgd import sgd
 
 from repopt.algebra.multiplier import Multiplier
-from repopt.algebra.sharding import local_rows
+from repopt.algebra.sharding import is_sharded
 from repopt.optim.closed_form import ClosedForm, Options, Slot
 from repopt.optim.kernels.launches import takes
 from repopt.optim.one_pass import Update
@@ -104,10 +104,13 @@ def _is_first(slot: Slot) -> bool:
 
 
 def forget_unstepped_(optimizer: Optimizer) -> None:
-    """Takes buffers that have not seen a step, as where GradScaler skipped the first: torch's SGD has none there."""
+    """Drops buffers that have not seen a step, as where GradScaler skipped the first: torch's SGD has none there.
+
+    Sharded ones stay: a rank cannot tell alone, and all ranks have to save the same states.
+    """
     for state in optimizer.state.values():
         buffer = state.get(_BUFFER)
-        if buffer is not None and local_rows(buffer)[0].isnan().all():
+        if buffer is not None and not is_sharded(buffer) and buffer.numel() and buffer.isnan().all():
             del state[_BUFFER]
 
 
