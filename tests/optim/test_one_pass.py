@@ -72,7 +72,8 @@ def test_every_rule_on_every_branch_set(branch_set, rule, monkeypatch):
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler on this machine")
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_compiled(layout, monkeypatch):
+def test_compiled(layout, monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # not what was compiled for another processor
     net = nn.Conv2d(32, 32, 3, padding=1).double().to(memory_format=layout)
     check_alike(net, planned(net, [Conv(3), Conv(1), Identity()]), monkeypatch, "sgd")
 
@@ -90,6 +91,19 @@ def test_more_shapes_than_torch_compiles_loops_for_are_stepped_otherwise(monkeyp
     passes = [one_pass.one_pass(print, {}, torch.zeros(4, width), [], 1, 0) for width in range(32, 44)]
     assert sum(found is not None for found in passes) == 7
     assert one_pass.one_pass(print, {}, torch.zeros(4, 32), [], 1, 0) is not None
+
+
+def test_a_rule_that_cannot_be_compiled_is_taken_as_it_is(monkeypatch):
+    from torch._dynamo.exc import TorchDynamoException
+
+    def failing(*arrays, **flags):
+        raise TorchDynamoException("no at::vec")
+
+    monkeypatch.setattr(one_pass, "_compiled", lambda update_: failing)
+    monkeypatch.setattr(one_pass, "_REFUSED", set())
+    net = nn.Conv2d(8, 8, 3, padding=1).double()
+    with pytest.warns(UserWarning, match="torch cannot compile the optimizer's step for this CPU"):
+        check_alike(net, planned(net, [Conv(3), Conv(1), Identity()]), monkeypatch, "sgd")
 
 
 def test_a_compiler_that_does_not_work_is_none(monkeypatch):

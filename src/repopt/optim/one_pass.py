@@ -9,6 +9,7 @@ diagonal have factors of their own: they are read before the pass and stepped ap
 
 import functools
 import math
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -82,7 +83,7 @@ class OnePass:
             _mark_sizes(array)
         places = self._places
         apart = None if places is None else [array.view(-1)[places] for array in arrays]
-        _compiled(self._update_)(arrays[0], arrays[1], arrays[2:], self._factors, numbers, **self._flags)
+        _take_(self._update_, arrays[0], arrays[1], arrays[2:], self._factors, numbers, **self._flags)
         if apart is not None:
             self._update_(apart[0], apart[1], apart[2:], self._own_factors, numbers, **self._flags)
             for array, values in zip((arrays[0], *arrays[2:]), (apart[0], *apart[2:]), strict=True):
@@ -151,6 +152,26 @@ def _matrix(entry: Entry) -> Tensor:
 
 def _matrix_at(values: Tensor, row: Tensor, tap: Tensor) -> Tensor:
     return values[row if len(values) > 1 else 0, tap if values.shape[1] > 1 else 0].expand_as(row)
+
+
+_REFUSED: set[Update] = set()
+
+
+def _take_(update_: Update, *arrays: Any, **flags: bool) -> None:
+    """Takes a step by the compiled rule; by the rule as it is, more slowly, where it cannot be compiled."""
+    from torch._dynamo.exc import TorchDynamoException
+
+    if update_ not in _REFUSED:
+        try:
+            return _compiled(update_)(*arrays, **flags)
+        except TorchDynamoException as error:  # before anything was written
+            _REFUSED.add(update_)
+            warnings.warn(
+                "torch cannot compile the optimizer's step for this CPU, so steps take longer "
+                f"({type(error).__name__}; TORCHINDUCTOR_CACHE_DIR may hold files of another processor)",
+                stacklevel=2,
+            )
+    update_(*arrays, **flags)
 
 
 @functools.cache
