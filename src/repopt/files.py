@@ -8,6 +8,7 @@ import io
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import TypeVar
 import msgspec
 
 UNFINISHED = ".unfinished."
+_MOST_TEXT = 1 << 28
 
 T = TypeVar("T")
 
@@ -83,6 +85,21 @@ def append_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
             raise OSError(f"{str(path)!r} could not take all rows: is the disk full?")
 
 
+def read_text(path: Path) -> str:
+    """The text of a file; bytes that are not UTF-8 become question marks.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is something else than a file (reading a FIFO never ends), or too large to be text of ours.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError(f"{str(path)!r} is not a file: put one there, or remove it")
+    if status.st_size > _MOST_TEXT:
+        raise ValueError(f"{str(path)!r} has {status.st_size:,} bytes, which is too large to be read as text")
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
 def read_as(path: Path, kind: type[T]) -> T:
     """What a JSON file holds, checked against a type; keys that the type does not know are left out.
 
@@ -90,7 +107,7 @@ def read_as(path: Path, kind: type[T]) -> T:
         FileNotFoundError: there is no such file.
         ValueError: it is not JSON, or holds something else than `kind`.
     """
-    return _parsed(path.read_text(encoding="utf-8", errors="replace"), kind, path)
+    return _parsed(read_text(path), kind, path)
 
 
 def read_lines_as(path: Path, kind: type[T]) -> list[T]:
@@ -98,7 +115,7 @@ def read_lines_as(path: Path, kind: type[T]) -> list[T]:
 
     What follows the last newline was being written when its process was killed, and is left out.
     """
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if path.is_file() else []
+    lines = read_text(path).split("\n")[:-1] if path.exists() else []
     return [_parsed(line, kind, path, number) for number, line in enumerate(lines, start=1) if line.strip()]
 
 
@@ -110,4 +127,6 @@ def _parsed(text: str, kind: type[T], path: Path, line: int | None = None) -> T:
         trouble = f"line {(line or 1) + error.lineno - 1} is not JSON ({error.msg})"
     except msgspec.ValidationError as error:
         trouble = f"{error}" if line is None else f"line {line}: {error}"
+    except (ValueError, RecursionError):
+        trouble = "it holds a number of thousands of digits, or lists within lists without end"
     raise ValueError(f"{str(path)!r} is corrupt: {trouble}; mend it, or leave this folder out")

@@ -117,14 +117,21 @@ def _files(folder: Path, classes: Sequence[str] | None) -> tuple[tuple[str, ...]
     return tuple(own), ImageFiles(paths=tuple(paths), labels=torch.tensor(labels))
 
 
-def _images(folder: Path) -> list[Path]:
-    return [
-        Path(place, name)
-        for place, folders, names in os.walk(folder, followlinks=True)
-        if folders.sort() is None  # os.walk goes on in this order
-        for name in sorted(names)
-        if name.lower().endswith(ENDINGS) and not name.startswith(".")
-    ]
+def _images(folder: Path, above: tuple[str, ...] = ()) -> list[Path]:
+    """The images in a folder and those below it, each folder's own first."""
+    above = (*above, os.path.realpath(folder))
+    entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    found, below = list[Path](), list[Path]()
+    for entry in entries:
+        if entry.is_dir():
+            if entry.is_symlink() and os.path.realpath(entry.path) in above:
+                raise ValueError(f"{entry.path!r} links to a folder that it lies in: remove the link")
+            below += _images(Path(entry.path), above)
+        elif entry.name.lower().endswith(ENDINGS) and not entry.name.startswith("."):
+            if not entry.is_file() and os.path.exists(entry.path):  # a FIFO: reading it would never end
+                raise ValueError(f"{entry.path!r} is not a file: remove it")
+            found.append(Path(entry.path))
+    return found + below
 
 
 def _common_side(paths: Sequence[Path]) -> int | None:

@@ -30,6 +30,7 @@ from repopt.quantize import Int8, calibration_batches, post_training
 from repopt.quantize.onnx_files import Agreement, check_opset, compare, need, onnx_runner
 from repopt.quantize.pt2e import load_program
 from repopt.quantize.quantizing import FILES
+from repopt.train.records import Int8Record
 from repopt.train.runs import Trained, check_data, image_format, load_run, run_data, run_recipe
 
 PROGRAM = FILES["x86"]
@@ -216,6 +217,7 @@ def _int8(run: Path, source: _Source, folder: str | Path | None) -> tuple[nn.Mod
         raise ValueError(
             f"{str(chosen)!r} holds no {PROGRAM}: give --int8 a folder that `repopt quantize --backend x86` wrote"
         )
+    read_as(chosen / "quantized.json", Int8Record)
     record = read_as(chosen / "quantized.json", dict[str, Any])
     kept = ("method", *(each.name for each in fields(Int8)), "form", "int8_accuracy")
     return load_program(chosen / PROGRAM), {name: record[name] for name in kept if name in record}

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from repopt.plans.patterns import check_model, clean, clean_modules
 
-_INSIDE = ("state_dict", "model")
+_INSIDE, _DEEPEST = ("state_dict", "model"), 8
 
 # key of another layout -> ours, each applied where it matches
 _RENAMES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -114,8 +114,8 @@ def _tensors(source: str | Path | Mapping[str, Any]) -> Mapping[str, Tensor]:
     if not isinstance(source, str | Path | Mapping):
         raise TypeError(f"load_checkpoint takes a file or a state dict, not a {type(source).__name__}")
     inside = source if isinstance(source, Mapping) else _read(Path(source))
-    while any(isinstance(inside.get(key), Mapping) for key in _INSIDE):
-        inside = next(inside[key] for key in _INSIDE if isinstance(inside.get(key), Mapping))
+    for _ in range(_DEEPEST):  # a file may hold a dictionary that holds itself
+        inside = next((inside[key] for key in _INSIDE if isinstance(inside.get(key), Mapping)), inside)
     if not inside or not all(isinstance(key, str) and isinstance(value, Tensor) for key, value in inside.items()):
         raise ValueError(
             "the checkpoint holds no state dict: give one of tensors alone, or a dictionary with one under 'model' or "

@@ -26,12 +26,12 @@ from torch import nn
 
 from repopt.data import DataSet, EvalBatches, load_data
 from repopt.device import allow_tf32
-from repopt.files import UNFINISHED, replacing
+from repopt.files import UNFINISHED, read_as, read_lines_as, replacing
 from repopt.models import create_model
-from repopt.models.saved import read_saved
+from repopt.models.saved import CONFIG, read_saved
 from repopt.train.distributed import joined
 from repopt.train.recipe import Recipe, with_fields
-from repopt.train.records import read_info, read_json
+from repopt.train.records import EpochRecord, RunConfig, read_info, read_json
 from repopt.train.step import Score, evaluate
 
 __all__ = [
@@ -116,14 +116,9 @@ class RunFolder:
             os.fsync(file.fileno())
 
     def lines(self, name: str) -> list[dict[str, Any]]:
-        """The records of a .jsonl file, up to the first line that is torn or broken."""
-        path, records = self.path / name, []
-        for line in path.read_text().splitlines() if path.exists() else ():
-            try:
-                records.append(json.loads(line))
-            except ValueError:
-                break
-        return records
+        """The records of a .jsonl file, each of an epoch; a torn last line is left out."""
+        read_lines_as(self.path / name, EpochRecord)
+        return read_lines_as(self.path / name, dict[str, Any])
 
     def forget_after(self, epoch: int) -> None:
         """Drops the records of later epochs, which will be trained again."""
@@ -150,7 +145,9 @@ class Trained:
 def load_run(folder: str | Path) -> Trained:
     """The model of a finished run."""
     folder = Path(folder)
-    return Trained(model=create_model(folder).eval(), config=read_saved(folder).config)
+    saved = read_saved(folder)
+    read_as(folder / CONFIG, RunConfig)
+    return Trained(model=create_model(folder).eval(), config=saved.config)
 
 
 def run_recipe(folder: str | Path) -> Recipe:
@@ -175,7 +172,7 @@ def run_data(folder: str | Path, data: str | None = None, *, limit: int | None =
 def check_data(trained: Trained, data: DataSet) -> None:
     """Raises unless the data's images and classes are the model's."""
     for what, given, wanted in (
-        ("channels", data.channels, trained.config["options"]["in_chans"]),
+        ("channels", data.channels, len(trained.config["mean"])),
         ("classes", len(data.classes), len(trained.config["classes"])),
     ):
         if given != wanted:
@@ -251,7 +248,8 @@ def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None
         state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
     except Exception as error:
         first_line = str(error).partition("\n")[0]  # torch adds advice on how to read what one trusts
-        raise ValueError(f"the checkpoint {str(path)!r} cannot be read ({first_line})") from error
+        trouble = f"cannot be read ({first_line})" if path.stat().st_size else "is empty"
+        raise ValueError(f"the checkpoint {str(path)!r} {trouble}") from error
     return state
 
 
