@@ -70,8 +70,12 @@ def write_sealed(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
         save_file(whole, unfinished, metadata={**metadata, _SEAL: _digest(whole, metadata)})
 
 
-def read_sealed(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def read_sealed(path: Path, *, unsealed_too: bool = False) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors and the metadata of such a file.
+
+    Args:
+        path: of the file.
+        unsealed_too: take a file without a digest as it is: older versions and other programs write such.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -81,8 +85,9 @@ def read_sealed(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         with safe_open(path, framework="pt") as file:
             metadata, tensors = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
-        raise ValueError(f"{str(path)!r} is damaged ({error})") from error
-    if metadata.pop(_SEAL, None) != _digest(tensors, metadata):
+        raise ValueError(f"{str(path)!r} is damaged, or not a safetensors file ({error})") from error
+    seal = metadata.pop(_SEAL, None)
+    if not (unsealed_too and seal is None) and seal != _digest(tensors, metadata):
         raise ValueError(f"{str(path)!r} is damaged: it does not hold what was written")
     return tensors, metadata
 

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from repopt.files import read_sealed
 from repopt.plans.patterns import check_model, clean, clean_modules
 
 _INSIDE, _DEEPEST = ("state_dict", "model"), 8
@@ -128,12 +127,10 @@ def _tensors(source: str | Path | Mapping[str, Any]) -> Mapping[str, Tensor]:
 def _read(path: Path) -> Mapping[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {str(path)!r}")
+    if path.suffix == ".safetensors":
+        return read_sealed(path, unsealed_too=True)[0]
     try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
         loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except SafetensorError as error:
-        raise ValueError(f"{str(path)!r} is not a readable safetensors file ({error})") from error
     except Exception as error:  # a corrupt file breaks the reader in many ways
         raise ValueError(
             f"{str(path)!r} is not a PyTorch file that holds tensors alone, so it was not loaded: it may be corrupt, "

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
+from repopt.files import read_sealed, write_sealed
 from repopt.plans.patterns import clean
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
             for operator, branches in self._values.items()
             for branch, scale in branches.items()
         }
-        save_file(tensors, path, metadata={"format": "pt", **self.metadata})
+        write_sealed(Path(path), tensors, {"format": "pt", **self.metadata})
 
     @classmethod
     def ones(cls, plan: "Plan") -> "Scales":
@@ -203,12 +202,8 @@ def _find(name_or_path: str | Path) -> Path:
 
 
 def _read_safetensors(path: Path) -> Scales:
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
-            metadata = {key: text for key, text in (file.metadata() or {}).items() if key != "format"}
-    except SafetensorError as error:
-        raise ValueError(f"{str(path)!r} is not a readable safetensors file ({error})") from error
+    tensors, metadata = read_sealed(path, unsealed_too=True)
+    metadata.pop("format", None)
     values: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         operator, _, branch = key.rpartition(".")

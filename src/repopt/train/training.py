@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import nn
 
 import repopt
 from repopt.data import DataSet, load_data
 from repopt.device import commit, environment
-from repopt.files import replacing
+from repopt.files import write_sealed
 from repopt.models import create_model, list_models
 from repopt.models import load_checkpoint as load_weights
 from repopt.models.saved import tuples
@@ -184,8 +183,8 @@ def _write_start(job: Job, folder: RunFolder, info: dict[str, Any]) -> None:
     if job.method in ("repopt", "csla"):
         planned = plan(create_model(job.model, **job.options), scales=job.scales)
         if planned.scales is not None:
-            with replacing(folder.path / "scales.safetensors") as path:
-                planned.scales.save(path)  # wherever they were read from, they are at hand to resume with
+            # wherever they were read from, they are at hand to resume with
+            planned.scales.save(folder.path / "scales.safetensors")
     folder.write("recipe.json", dataclasses.asdict(job.recipe))  # last: from now on the folder can be resumed
 
 
@@ -194,8 +193,7 @@ def _save_searched(job: Job, subject: Subject, folder: RunFolder, info: dict[str
     from repopt.surgery.conversion import extract_scales
 
     provenance = {"run": json.dumps(info), "recipe": json.dumps(dataclasses.asdict(job.recipe))}
-    with replacing(folder.path / "scales.safetensors") as path:
-        Scales(extract_scales(subject.model), provenance).save(path)
+    Scales(extract_scales(subject.model), provenance).save(folder.path / "scales.safetensors")
 
 
 def _write_model(job: Job, data: DataSet, trainer: Trainer, folder: RunFolder) -> None:
@@ -231,9 +229,7 @@ def _check_data(data: DataSet, folder: RunFolder | None) -> None:
 
 
 def _save_weights(path: Path, model: nn.Module) -> None:
-    tensors: dict[str, Tensor] = {name: value.cpu().contiguous() for name, value in model.state_dict().items()}
-    with replacing(path) as unfinished:
-        save_file(tensors, unfinished, metadata={"format": "pt"})
+    write_sealed(path, {name: value.cpu() for name, value in model.state_dict().items()}, {"format": "pt"})
 
 
 def _options(job: Job, data: DataSet) -> dict[str, Any]:
