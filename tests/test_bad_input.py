@@ -261,3 +261,16 @@ def test_bad_input_is_a_sentence(case, folder, capsys):
     assert len(said.splitlines()) == 1, said
     assert "()" not in said
     assert sorted(path for path in folder.rglob("*") if path.name != ".lock") == before
+
+
+def test_a_start_that_failed_leaves_nothing_that_blocks_the_next(folder, capsys):
+    """The loss is not finite at the first step, when the run's files are there already."""
+    Path("mine").mkdir()
+    Path("mine", "notes.txt").write_text("my own")
+    for out in ("x", "mine"):
+        code, said = answer([*TINY.split(), "--method", "sgd", "--lr", "1e30", "--lr-batch", "1", "--out", out], capsys)
+        assert code == 2, said
+        assert not list(Path().glob(f"{out}/*.json"))
+    assert not Path("x").exists()
+    assert Path("mine", "notes.txt").read_text() == "my own"
+    assert answer([*TINY.split(), "--out", "mine"], capsys)[0] == 0

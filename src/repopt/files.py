@@ -10,10 +10,11 @@ import json
 import os
 import shutil
 import stat
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import torch
@@ -81,6 +82,7 @@ def read_sealed(path: Path, *, unsealed_too: bool = False) -> tuple[dict[str, Te
         FileNotFoundError: there is no such file.
         ValueError: it does not hold what was written.
     """
+    check_file(path)
     try:
         with safe_open(path, framework="pt") as file:
             metadata, tensors = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -130,19 +132,45 @@ def append_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
 _MOST_TEXT = 1 << 28
 
 
-def read_text(path: Path) -> str:
-    """The text of a file; bytes that are not UTF-8 become question marks.
+def check_file(path: Path) -> int:
+    """The bytes of a file.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is something else than a file (reading a FIFO never ends), or too large to be text of ours.
+        ValueError: it is something else, such as a FIFO, which would be read for ever.
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise ValueError(f"{str(path)!r} is not a file: put one there, or remove it")
-    if status.st_size > _MOST_TEXT:
-        raise ValueError(f"{str(path)!r} has {status.st_size:,} bytes, which is too large to be read as text")
+    return status.st_size
+
+
+def read_text(path: Path) -> str:
+    """The text of a file; bytes that are not UTF-8 become question marks."""
+    if (size := check_file(path)) > _MOST_TEXT:
+        raise ValueError(f"{str(path)!r} has {size:,} bytes, which is too large to be read as text")
     return path.read_text(encoding="utf-8", errors="replace")
+
+
+def read_torch(path: Path) -> Any:
+    """What a PyTorch file holds, which is tensors alone: nothing in it is executed.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is damaged, or holds something else.
+    """
+    check_file(path)
+    try:
+        if zipfile.is_zipfile(path):  # its checksums, which torch writes and does not read
+            with zipfile.ZipFile(path) as archive:
+                if archive.testzip() is not None:
+                    raise ValueError("a checksum is wrong")
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a corrupt file breaks the reader in many ways
+        raise ValueError(
+            f"{str(path)!r} is not a PyTorch file that holds tensors alone, so it was not loaded: it may be corrupt, "
+            "or hold other objects beside the weights"
+        ) from error
 
 
 def read_as(path: Path, kind: type[T]) -> T:

@@ -58,7 +58,7 @@ def test_a_file_changes_some_fields_of_a_named_recipe(tmp_path):
     [
         ("epoch = 3", "has the field 'epoch', which no recipe has; there is epochs"),
         ("epochs = 0", "the recipe's epochs must be at least 1 and at most 2147483647, not 0"),
-        ("lr = -0.1", r"the recipe's lr must be more than 0 and at most 1e\+09, not -0.1"),
+        ("lr = -0.1", r"the recipe's lr must be more than 0 and at most 1e\+38, not -0.1"),
         ("momentum = -1", "the recipe's momentum must be at least 0 and less than 1, not -1"),
         ("label_smoothing = 1.0", r"the recipe's label_smoothing must be at least 0 and less than 1, not 1.0"),
         ("clip = 0", "the recipe's clip must be more than 0 and"),

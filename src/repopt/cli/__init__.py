@@ -160,7 +160,10 @@ def _say(error: Exception) -> None:
     from rich.console import Console
     from rich.markup import escape
 
-    Console(stderr=True, highlight=False).print(f"[red]repopt:[/red] {escape(str(error))}", soft_wrap=True)
+    said = str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.strerror and error.filename:  # without the number
+        said = f"{error.filename!r}: {error.strerror}"
+    Console(stderr=True, highlight=False).print(f"[red]repopt:[/red] {escape(said)}", soft_wrap=True)
 
 
 def _base_recipe(command: str, given: list[str]) -> Any:

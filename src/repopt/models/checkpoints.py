@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from repopt.files import read_sealed
+from repopt.files import read_sealed, read_torch
 from repopt.plans.patterns import check_model, clean, clean_modules
 
 _INSIDE, _DEEPEST = ("state_dict", "model"), 8
@@ -129,13 +128,7 @@ def _read(path: Path) -> Mapping[str, Any]:
         raise FileNotFoundError(f"there is no checkpoint {str(path)!r}")
     if path.suffix == ".safetensors":
         return read_sealed(path, unsealed_too=True)[0]
-    try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a corrupt file breaks the reader in many ways
-        raise ValueError(
-            f"{str(path)!r} is not a PyTorch file that holds tensors alone, so it was not loaded: it may be corrupt, "
-            "or hold other objects beside the weights"
-        ) from error
+    loaded = read_torch(path)
     if not isinstance(loaded, Mapping):
         raise ValueError(f"{str(path)!r} holds a {type(loaded).__name__}, not a checkpoint")
     return loaded

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from repopt.files import read_sealed, write_sealed
+from repopt.files import read_sealed, read_torch, write_sealed
 from repopt.plans.patterns import clean
 
 if TYPE_CHECKING:
@@ -217,12 +217,7 @@ def _read_safetensors(path: Path) -> Scales:
 
 
 def _read_authors(path: Path) -> Scales:
-    try:
-        tensors = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a corrupt file breaks the reader in many ways
-        raise ValueError(
-            f"{str(path)!r} is not a PyTorch file that holds tensors alone, so it was not loaded: it may be corrupt"
-        ) from error
+    tensors = read_torch(path)
     if not isinstance(tensors, dict) or not tensors:
         raise ValueError(f"{str(path)!r} does not hold a dictionary of scales, as the authors' files do")
     values: dict[str, dict[str, Tensor]] = {}

@@ -24,7 +24,7 @@ from repopt.plans.scales import Counting
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Rules = Literal["both", "initialization", "iteration"]
 
-_MANY = 2**31 - 1  # what counts may come to, so that no product of them is beyond a float
+_MANY, _LARGE = 2**31 - 1, 1e38  # no product of counts is beyond a float, and no number beyond a float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class Bound:
 
 
 _COUNT, _SIDE, _SHARE = Bound(low=1, high=_MANY), Bound(low=1, high=8192), Bound(low=0, high=1, below=True)
-_POSITIVE, _NOT_NEGATIVE = Bound(low=0, high=1e9, above=True), Bound(low=0, high=1e9)
+_POSITIVE, _NOT_NEGATIVE = Bound(low=0, high=_LARGE, above=True), Bound(low=0, high=_LARGE)
 BOUNDS: Mapping[str, Bound] = {
     **dict.fromkeys(("epochs", "batch_size", "lr_batch", "accumulate", "eval_every", "eval_batch"), _COUNT),
     **dict.fromkeys(("size", "eval_size"), _SIDE),
@@ -65,7 +65,7 @@ BOUNDS: Mapping[str, Bound] = {
     "color_jitter": Bound(low=0, high=1),
     "crop_padding": Bound(low=0, high=8192),
     "workers": Bound(low=0, high=4096),
-    "start": Bound(low=-1e9, high=1e9),
+    "start": Bound(low=-_LARGE, high=_LARGE),
     "seed": Bound(low=-(2**63), high=2**63 - 1),
 }
 # what a user calls a type; `tuple[float, float]` and words are spelt out by `_wanted`

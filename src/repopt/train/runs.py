@@ -97,6 +97,13 @@ class RunFolder:
                 f"another process is training in {str(path)!r}: wait for it, or give another --out"
             ) from error
 
+    def forget_start(self) -> None:
+        """Removes what the start of a run wrote, if the run came to nothing: it would block the next start."""
+        if not any((self.path / name).exists() for name in (CHECKPOINT, "metrics.jsonl")):
+            for name in ("run.json", "recipe.json", *_RESULTS):
+                (self.path / name).unlink(missing_ok=True)
+            shutil.rmtree(self.path / "tensorboard", ignore_errors=True)
+
     def close(self) -> None:
         """Releases the folder, and removes it if this run made it and wrote nothing to it."""
         if self._made and self.path.is_dir() and [path.name for path in self.path.iterdir()] == [".lock"]:

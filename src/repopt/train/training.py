@@ -77,6 +77,10 @@ def train_run(
         try:
             recorded = world.shared(start)
             return _train(recorded, folders[0] if folders else None, chosen, world, resume=resume, quiet=quiet)
+        except BaseException:
+            for folder in folders if not resume else ():
+                folder.forget_start()
+            raise
         finally:
             for folder in folders:
                 folder.close()
