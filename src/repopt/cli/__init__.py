@@ -74,8 +74,8 @@ def main(args: list[str] | None = None) -> None:
 def end_on_ctrl_c() -> None:
     """From now on Ctrl-C ends the program with one line, wherever it is; training leaves a checkpoint first.
 
-    A KeyboardInterrupt would not do: an import or a callback that it goes through may hide it or abort the process. What
-    is being written takes its name in one move, so the program can end at any moment.
+    A KeyboardInterrupt would not do: an import or a callback that it goes through may hide it or abort the process.
+    What is being written takes its name in one move, so the program can end at any moment.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is to be ignored
         signal.signal(signal.SIGINT, _end)
