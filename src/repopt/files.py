@@ -36,8 +36,10 @@ def replacing(path: Path) -> Iterator[Path]:
         yield unfinished
         _flush(unfinished)
         unfinished.replace(path)
-    except BaseException:
+    except BaseException as error:
         unfinished.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # the system says only that the disk is full
         raise
     _flush(path.parent)  # the move itself must outlive a power cut too
 

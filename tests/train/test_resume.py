@@ -70,11 +70,11 @@ def test_killed_twice_and_resumed_the_run_ends_with_the_same_bits(way, wholes, t
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("seed", range(3))
-def test_killed_at_five_random_moments_and_resumed_each_time_the_run_ends_with_the_same_bits(
+def test_killed_at_eight_random_moments_and_resumed_each_time_the_run_ends_with_the_same_bits(
     way, seed, wholes, tmp_path
 ):
     whole = wholes(way)
-    killed_and_resumed(way, tmp_path / "killed", kills=5, seed=seed)
+    killed_and_resumed(way, tmp_path / "killed", kills=8, seed=seed)
     assert weights(tmp_path / "killed") == weights(whole)
     assert metrics(tmp_path / "killed") == metrics(whole)
 
