@@ -4,6 +4,7 @@ import csv
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -53,7 +54,10 @@ def test_a_folder_is_placed_in_one_move_or_not_at_all(tmp_path):
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["folder", "folder/a"]
 
 
-@pytest.mark.parametrize("place", [replacing, placing_folder])
+PLACES = pytest.mark.parametrize("place", [replacing, placing_folder])
+
+
+@PLACES
 def test_a_link_at_the_name_of_what_is_unfinished_is_not_followed(place, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("precious")
@@ -65,7 +69,7 @@ def test_a_link_at_the_name_of_what_is_unfinished_is_not_followed(place, tmp_pat
     assert {path.name for path in tmp_path.iterdir()} == {"mine", "out"}
 
 
-@pytest.mark.parametrize("place", [replacing, placing_folder])
+@PLACES
 def test_what_a_killed_process_left_is_removed_by_the_next(place, tmp_path):
     (tmp_path / f"{UNFINISHED}out").mkdir()
     (tmp_path / f"{UNFINISHED}out" / "half").touch()
@@ -83,6 +87,19 @@ def test_tensors_and_scales_obey_the_umask(tmp_path):
         os.umask(before)
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o640}
     assert load_file(tmp_path / "a.safetensors")["a"].tolist() == [0, 1, 2]
+
+
+def test_a_folder_takes_its_name_only_once_it_is_on_the_disk(tmp_path, monkeypatch):
+    flushed, flush = [], os.fsync
+
+    def note(handle):
+        flushed.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
+        flush(handle)
+
+    monkeypatch.setattr(os, "fsync", note)
+    with placing_folder(tmp_path / "folder") as unfinished:
+        (unfinished / "a").touch()
+    assert flushed == ["a", unfinished.name, tmp_path.name]
 
 
 def test_scales_that_cannot_be_written_whole_leave_the_old_ones(tmp_path, monkeypatch):
