@@ -118,6 +118,8 @@ def _read(path: Path, device: torch.device, origin: Mapping[str, Any] | None) ->
     sealed = _is_sealed(path)
     try:
         state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+    except OSError:  # of the disk, not of what is on it
+        raise
     except Exception as error:
         trouble = f"the checkpoint {str(path)!r} cannot be read ({_cause(error)})"
         # what was sealed is whole: the trouble is elsewhere, such as a full GPU

@@ -86,11 +86,11 @@ class RunFolder:
         try:
             self._check_place()
             _check_free(path, resume=resume)  # again, now that no other process can change it
-        except ValueError:
+            for name in ("run.json", "recipe.json", "report.html", *_RESULTS):  # of a process that was killed
+                remove_unfinished(path / name)
+        except BaseException:
             self.close()
             raise
-        for name in ("run.json", "recipe.json", "report.html", *_RESULTS):  # of a process that was killed
-            remove_unfinished(path / name)
 
     def close(self) -> None:
         """Releases the folder, and removes it if this run made it and wrote nothing to it."""
@@ -169,7 +169,7 @@ def _inode(path: Path) -> tuple[int, int] | None:
 def _locked(path: Path) -> BaseFileLock:
     """The lock of a run folder, taken."""
     file = path / ".lock"
-    if file.is_symlink():  # which the lock would be taken of, and made at, its target
+    if file.is_symlink():  # older versions of filelock would follow it
         raise ValueError(f"{str(file)!r} is a symbolic link, which repopt never makes: remove it")
     lock = FileLock(file, timeout=0, thread_local=False)
     try:
