@@ -248,6 +248,7 @@ CASES = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:the checkpoint .* was written by an earlier version")
 @pytest.mark.parametrize("case", CASES)
 def test_bad_input_is_a_sentence(case, folder, capsys):
     prepare, command, words = CASES[case]

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 UNFINISHED = ".unfinished."
@@ -34,41 +34,72 @@ def replacing(path: Path) -> Iterator[Path]:
 
     After an error within, or if the process is killed, the file that was there is still there.
     """
-    unfinished = path.with_name(f"{UNFINISHED}{path.name}")  # some writers choose a format by the suffix
+    unfinished = remove_unfinished(path)
     try:
+        # made here, and new: a writer would follow a link that someone put there
+        os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         yield unfinished
-        with unfinished.open("rb") as file:
-            os.fsync(file.fileno())
+        _flush(unfinished)
         unfinished.replace(path)
-    except BaseException:
+    except BaseException as error:
         unfinished.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # the system says only that the disk is full
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the move itself must outlive a power cut too
-    finally:
-        os.close(folder)
+    _flush(path.parent)  # the move itself must outlive a power cut too
 
 
 @contextmanager
 def placing_folder(path: Path) -> Iterator[Path]:
     """A folder to write to, which becomes `path` in one move; an error within leaves nothing."""
-    unfinished = path.with_name(f"{UNFINISHED}{path.name}")
-    shutil.rmtree(unfinished, ignore_errors=True)  # from a process that was killed
+    unfinished = remove_unfinished(path)
     unfinished.mkdir(parents=True)
     try:
         yield unfinished
+        for inside in (*unfinished.rglob("*"), unfinished):
+            _flush(inside)
         unfinished.rename(path)
     except BaseException:
         shutil.rmtree(unfinished)
         raise
+    _flush(path.parent)
 
 
-def write_sealed(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Writes a safetensors file with a digest of all that it holds, in one move."""
-    whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    with replacing(path) as unfinished:
-        save_file(whole, unfinished, metadata={**metadata, _SEAL: _digest(whole, metadata)})
+def remove_unfinished(path: Path) -> Path:
+    """Removes what a killed process left of a file or folder, and returns where the next one is to be written."""
+    unfinished = path.with_name(f"{UNFINISHED}{path.name}")  # some writers choose a format by the suffix
+    if unfinished.is_dir() and not unfinished.is_symlink():
+        shutil.rmtree(unfinished)
+    else:
+        unfinished.unlink(missing_ok=True)
+    return unfinished
+
+
+def _flush(path: Path) -> None:
+    """Waits until a file or folder is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_sealed(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """Writes a safetensors file with a digest of all that it holds, whole or not at all.
+
+    Its permissions are those of any new file: `safetensors.torch.save_file` makes files that only their owner can read.
+    """
+    whole = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    about = {"format": "pt", **(metadata or {})}
+    content = memoryview(save(whole, {**about, _SEAL: _digest(whole, about)}))
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(bytes(content[8 : 8 + size]))
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))  # safetensors has no order: equal bits here
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with replacing(path) as unfinished, unfinished.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(content[8 + size :])
 
 
 def read_sealed(path: Path, *, unsealed_too: bool = False) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -91,6 +122,7 @@ def read_sealed(path: Path, *, unsealed_too: bool = False) -> tuple[dict[str, Te
     seal = metadata.pop(_SEAL, None)
     if not (unsealed_too and seal is None) and seal != _digest(tensors, metadata):
         raise ValueError(f"{str(path)!r} is damaged: it does not hold what was written")
+    metadata.pop("format", None)
     return tensors, metadata
 
 

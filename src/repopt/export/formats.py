@@ -88,7 +88,7 @@ def _write_program(deployment: Deployment, path: Path) -> Forward:
 
 
 def _write_weights(deployment: Deployment, path: Path) -> Forward:
-    write_sealed(path / WEIGHTS, deployment.module.state_dict(), {"format": "pt"})
+    write_sealed(path / WEIGHTS, deployment.module.state_dict())
     (path / CONFIG).write_text(json.dumps(deployment.config, indent=2) + "\n")
     return create_model(path).eval()
 

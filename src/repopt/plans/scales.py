@@ -90,7 +90,7 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
         return _read_authors(path) if path.suffix in {".pth", ".pt"} else _read_safetensors(path)
 
     def save(self, path: str | Path) -> None:
-        """Writes a .safetensors file."""
+        """Writes a .safetensors file, whole or not at all."""
         if Path(path).suffix != ".safetensors":
             raise ValueError(f"scales are saved as safetensors, so {str(path)!r} must end in .safetensors")
         if not Path(path).parent.is_dir():
@@ -100,7 +100,7 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
             for operator, branches in self._values.items()
             for branch, scale in branches.items()
         }
-        write_sealed(Path(path), tensors, {"format": "pt", **self.metadata})
+        write_sealed(Path(path), tensors, self.metadata)
 
     @classmethod
     def ones(cls, plan: "Plan") -> "Scales":
@@ -203,7 +203,6 @@ def _find(name_or_path: str | Path) -> Path:
 
 def _read_safetensors(path: Path) -> Scales:
     tensors, metadata = read_sealed(path, unsealed_too=True)
-    metadata.pop("format", None)
     values: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         operator, _, branch = key.rpartition(".")

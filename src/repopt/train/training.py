@@ -2,12 +2,12 @@
 
 import dataclasses
 import json
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import nn
 
 import repopt
 from repopt.data import DataSet, load_data
@@ -18,13 +18,14 @@ from repopt.models import load_checkpoint as load_weights
 from repopt.models.saved import tuples
 from repopt.plans.planning import ScalesLike, plan
 from repopt.plans.scales import Scales
+from repopt.train.checkpoint import has_checkpoint, read_origin
 from repopt.train.distributed import World, joined
 from repopt.train.loop import Trainer
 from repopt.train.methods import METHODS, Method, Subject, counterpart, make_subject
 from repopt.train.progress import Clock
 from repopt.train.recipe import Recipe, on_cuda_unless_given
-from repopt.train.records import read_info
-from repopt.train.runs import CHECKPOINT, RunFolder, run_recipe
+from repopt.train.records import read_info, read_json
+from repopt.train.runs import RunFolder, run_recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,12 +71,14 @@ def train_run(
     with joined(device) as (world, chosen):
         folders: list[RunFolder] = []
 
-        def start() -> Job:
+        def start() -> tuple[Job, dict[str, Any] | None]:
             folders.append(RunFolder(out, resume=resume))
-            return _recorded(job, out) if resume else job
+            return (_recorded(job, out), _summary_of_finished(out)) if resume else (job, None)
 
         try:
-            recorded = world.shared(start)
+            recorded, summary = world.shared(start)
+            if summary is not None:
+                return summary
             return _train(recorded, folders[0] if folders else None, chosen, world, resume=resume, quiet=quiet)
         except BaseException:
             for folder in folders if not resume else ():
@@ -97,8 +100,10 @@ def _train(
     subject = build(job, data, device)
     trainer = Trainer(subject, data, job.recipe, folder, device=device, world=world, clock=clock, quiet=quiet)
     info = _info(job, data, subject, device, world)
-    if not resume and folder is not None:
-        _write_start(job, folder, info)
+    if folder is not None:
+        if not resume:
+            _write_start(job, folder, info)
+        folder.origin = read_origin(folder.path)
     # dropout draws from here: different units on each rank, whatever was drawn above
     torch.manual_seed(job.recipe.seed + world.rank)
     if resume:
@@ -134,7 +139,7 @@ def _recorded(job: Job, out: Path) -> Job:
     run, recipe = read_info(out), run_recipe(out)
     scales = out / "scales.safetensors"
     # without a checkpoint the run starts over, from the weights that it was given
-    weights = None if run.weights is None or (out / CHECKPOINT).exists() else Path(run.weights)
+    weights = None if run.weights is None or has_checkpoint(out) else Path(run.weights)
     return dataclasses.replace(
         job,
         method=_known_method(run.method, out),
@@ -147,6 +152,16 @@ def _recorded(job: Job, out: Path) -> Job:
         weights=weights,
         scales=Scales.load(scales) if scales.exists() and run.method != "search" else None,
     )
+
+
+def _summary_of_finished(out: Path) -> dict[str, Any] | None:
+    """The summary of a finished run that has no checkpoint: training it again would overwrite its results."""
+    if has_checkpoint(out) or not any((out / name).exists() for name in ("summary.json", "model.safetensors")):
+        return None
+    summary = read_json(out, "summary.json") if (out / "summary.json").exists() else {}
+    if summary.get("epochs") != run_recipe(out).epochs:
+        raise ValueError(f"the run in {str(out)!r} is finished and has no checkpoint to go on from: start another run")
+    return summary
 
 
 def _known_method(method: str, out: Path) -> Method:
@@ -183,7 +198,7 @@ def _info(job: Job, data: DataSet, subject: Subject, device: torch.device, world
 
 
 def _write_start(job: Job, folder: RunFolder, info: dict[str, Any]) -> None:
-    folder.write("run.json", info)
+    folder.write("run.json", {"id": uuid.uuid4().hex, **info})
     if job.method in ("repopt", "csla"):
         planned = plan(create_model(job.model, **job.options), scales=job.scales)
         if planned.scales is not None:
@@ -208,7 +223,7 @@ def _write_model(job: Job, data: DataSet, trainer: Trainer, folder: RunFolder) -
 
         model = merge(model)
     elif trainer.ema is not None:
-        _save_weights(folder.path / "model_ema.safetensors", trainer.ema.module)
+        write_sealed(folder.path / "model_ema.safetensors", trainer.ema.module.state_dict())
     folder.write(
         "config.json",
         {
@@ -221,7 +236,7 @@ def _write_model(job: Job, data: DataSet, trainer: Trainer, folder: RunFolder) -
             "eval_size": job.recipe.eval_size,
         },
     )
-    _save_weights(folder.path / "model.safetensors", model)  # last: now the run can be loaded
+    write_sealed(folder.path / "model.safetensors", model.state_dict())  # last: now the run can be loaded
 
 
 def _check_data(data: DataSet, folder: RunFolder | None) -> None:
@@ -230,10 +245,6 @@ def _check_data(data: DataSet, folder: RunFolder | None) -> None:
             f"{data.name!r} holds other images than when the run in {str(folder.path)!r} was started: bring them back, "
             "or start another run"
         )
-
-
-def _save_weights(path: Path, model: nn.Module) -> None:
-    write_sealed(path, {name: value.cpu() for name, value in model.state_dict().items()}, {"format": "pt"})
 
 
 def _options(job: Job, data: DataSet) -> dict[str, Any]:
