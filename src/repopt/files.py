@@ -227,11 +227,14 @@ def read_lines_as(path: Path, kind: type[T]) -> list[T]:
 def _parsed(text: str, kind: type[T], path: Path, line: int | None = None) -> T:
     # json and not msgspec's own decoder: losses may be NaN, and an error should name its line
     try:
-        return msgspec.convert(json.loads(text), kind)
+        content = json.loads(text)
+        if "\\ud" in text.lower():  # half of a character, which cannot be printed
+            json.dumps(content, ensure_ascii=False).encode()
+        return msgspec.convert(content, kind)
     except json.JSONDecodeError as error:
         trouble = f"line {(line or 1) + error.lineno - 1} is not JSON ({error.msg})"
     except msgspec.ValidationError as error:
         trouble = f"{error}" if line is None else f"line {line}: {error}"
     except (ValueError, RecursionError):
-        trouble = "it holds a number of thousands of digits, or lists within lists without end"
-    raise ValueError(f"{str(path)!r} is corrupt: {trouble}; mend it, or leave this folder out")
+        trouble = "it holds half a character, a number of thousands of digits, or lists within lists without end"
+    raise ValueError(f"{str(path)!r} is corrupt: {trouble}; mend it, or bring a copy back")

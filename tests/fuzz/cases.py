@@ -18,7 +18,17 @@ TRAIN = f"train {TINY} --out new"
 SEALED = (".pt", ".pth", ".safetensors")  # what must not be used in silence when it is damaged
 # words of programmers, of no use to a user
 RAW = (
-    *("Traceback", "enforce fail", "object at 0x", "NoneType", "KeyError", "out of range", "unhashable", "Errno", "()"),
+    *(
+        "Traceback",
+        "enforce fail",
+        "object at 0x",
+        "NoneType",
+        "KeyError",
+        "index out of range",
+        "unhashable",
+        "Errno",
+        "()",
+    ),
     *("not subscriptable", "has no attribute", "unexpected pos", "unexpected keyword", "positional argument", "codec"),
     *("Overflow", "recursion", "unpack", "not iterable", "invalid literal", "buffer", "isinstance", "lambda"),
 )
@@ -47,7 +57,7 @@ def _trains(options, *files, folders=("files",)):
 
 def _resumes(*files):
     command = "train --resume --quiet --device cpu --out stopped"
-    return Target(command=command, files=files, made="stopped/model.safetensors", folders=("stopped",))
+    return Target(command=command, files=files, made="stopped/model.safetensors", folders=("stopped", "finished"))
 
 
 RUN = ("finished/*.json", "finished/model.safetensors")
@@ -116,7 +126,7 @@ def run_case(seed, material, folder):
     words = target.command.format(material=material).split()
     got = answer(words, folder, target.made)
     wrong = trouble(got, folder)
-    if wrong is None and got.code == 0 and path.suffix in SEALED and path.name not in got.err:
+    if wrong is None and got.code == 0 and path.suffix in SEALED and path.stem not in got.err:
         expected = json.loads((material / "expected.json").read_text())[target.command]
         wrong = None if got.result == expected else "the damage was used without a word"
     return f"{deed}, then repopt {' '.join(words)}", wrong, got

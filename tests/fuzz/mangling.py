@@ -82,8 +82,9 @@ def _link(path, rng):
 
 
 def _swap(path, rng):
-    """Another file of the same folder takes its place."""
-    others = sorted(each for each in path.parent.iterdir() if each.is_file() and each != path)
+    """Another file of the same folder takes its place, or the file of that name from another folder."""
+    places = (path.parent.glob("*"), path.parent.parent.glob(f"*/{path.name}"))
+    others = sorted({each for place in places for each in place if each.is_file() and each != path})
     if others:
         shutil.copy(rng.choice(others), path)
 

@@ -182,8 +182,8 @@ def _say(error: Exception) -> None:
     from rich.markup import escape
 
     said = str(error) or type(error).__name__
-    if isinstance(error, OSError) and error.strerror and error.filename:  # without the number
-        said = f"{error.filename!r}: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror:  # without the number
+        said = f"{error.filename!r}: {error.strerror}" if error.filename else error.strerror
     Console(stderr=True, highlight=False).print(f"[red]repopt:[/red] {escape(said)}", soft_wrap=True)
 
 

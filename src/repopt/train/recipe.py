@@ -203,7 +203,7 @@ def _wanted(kind: Any) -> str:
 
 def _short(value: object) -> str:
     """A value as it was given, cut where it is long."""
-    text = repr(value)
+    text = repr(list(value) if isinstance(value, tuple) else value)  # as files have it
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
@@ -298,23 +298,30 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
     """A recipe by its name, or from a TOML or JSON file whose fields replace those of `base` (a name) in it."""
     name = str(name_or_path)
     path = Path(name)
-    if name in RECIPES or path.suffix not in {".toml", ".json"}:
-        return _named(name)
+    if name in RECIPES:
+        return RECIPES[name]()
+    if path.suffix not in {".toml", ".json"}:
+        raise ValueError(f"{_unknown(name)}, or a .toml file of your own")
     try:
-        fields = read_as(path, dict[str, Any]) if path.suffix == ".json" else tomllib.loads(read_text(path))
-        base = _named(str(fields.pop("base"))) if "base" in fields else Recipe()
+        fields = read_as(path, dict[str, Any]) if path.suffix == ".json" else _toml(path)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"there is no recipe file {name!r}") from error
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"the recipe file {name!r} cannot be read: {error}") from error
-    return with_fields(base, fields, name)
+    base = fields.pop("base", None)
+    if base is not None and base not in RECIPES:
+        raise ValueError(f"{name!r} has a base that is none: {_unknown(str(base))}")
+    return with_fields(Recipe() if base is None else RECIPES[base](), fields, name)
 
 
-def _named(name: str) -> Recipe:
-    if name not in RECIPES:
-        near = difflib.get_close_matches(name, RECIPES) or list(RECIPES)
-        raise ValueError(f"there is no recipe {name!r}; there is {', '.join(near)}, or a .toml file of your own")
-    return RECIPES[name]()
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(read_text(path))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ValueError(f"the recipe file {str(path)!r} cannot be read: {error}") from error
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name, RECIPES) or list(RECIPES)
+    return f"there is no recipe {name!r}; there is {', '.join(near)}"
 
 
 def with_fields(recipe: Recipe, fields: Mapping[str, Any], source: str) -> Recipe:
