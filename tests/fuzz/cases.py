@@ -18,19 +18,9 @@ TRAIN = f"train {TINY} --out new"
 SEALED = (".pt", ".pth", ".safetensors")  # what must not be used in silence when it is damaged
 # words of programmers, of no use to a user
 RAW = (
-    *(
-        "Traceback",
-        "enforce fail",
-        "object at 0x",
-        "NoneType",
-        "KeyError",
-        "index out of range",
-        "unhashable",
-        "Errno",
-        "()",
-    ),
+    *("Traceback", "enforce fail", "object at 0x", "NoneType", "KeyError", "index out of range", "unhashable", "Errno"),
     *("not subscriptable", "has no attribute", "unexpected pos", "unexpected keyword", "positional argument", "codec"),
-    *("Overflow", "recursion", "unpack", "not iterable", "invalid literal", "buffer", "isinstance", "lambda"),
+    *("Overflow", "recursion", "to unpack", "not iterable", "invalid literal", "buffer", "isinstance", "()"),
 )
 
 

@@ -307,7 +307,7 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
     except FileNotFoundError as error:
         raise FileNotFoundError(f"there is no recipe file {name!r}") from error
     base = fields.pop("base", None)
-    if base is not None and base not in RECIPES:
+    if base is not None and str(base) not in RECIPES:
         raise ValueError(f"{name!r} has a base that is none: {_unknown(str(base))}")
     return with_fields(Recipe() if base is None else RECIPES[base](), fields, name)
 

@@ -31,7 +31,7 @@ from repopt.models import create_model
 from repopt.models.saved import CONFIG, read_saved
 from repopt.train.checkpoint import CHECKPOINT, PREVIOUS, has_checkpoint, load_checkpoint, save_checkpoint
 from repopt.train.distributed import joined
-from repopt.train.recipe import Recipe, with_fields
+from repopt.train.recipe import BOUNDS, Recipe, with_fields
 from repopt.train.records import EpochRecord, RunConfig, read_info, read_json
 from repopt.train.step import Score, evaluate
 
@@ -261,6 +261,8 @@ def evaluate_run(
         device: `auto`, `cpu` or `cuda`.
         limit: keep that many images.
     """
+    if bad := [size for size in sizes if size not in BOUNDS["size"]]:
+        raise ValueError(f"the side of the images must be {BOUNDS['size']}, not {bad[0]}")
     trained, recipe = load_run(folder), run_recipe(folder)
     found = run_data(folder, data, limit=limit)
     check_data(trained, found)
