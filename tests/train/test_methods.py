@@ -131,7 +131,9 @@ def test_real_blocks_follow_both_rules(rules):
 
 
 def test_there_are_no_other_rules():
-    with pytest.raises(ValueError, match="the recipe's rules is one of 'both', 'initialization', 'iteration', not 'no"):
+    with pytest.raises(
+        ValueError, match="the recipe's rules must be one of 'both', 'initialization', 'iteration', not 'no"
+    ):
         Recipe(rules="none")
 
 
