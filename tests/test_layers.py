@@ -21,7 +21,7 @@ LAYERS = [
     {"algebra.branches"},
     {"algebra.csla"},
     {"algebra.multiplier"},
-    {"plans.patterns"},
+    {"plans.patterns", "plans.stamps"},
     {"plans.scales"},
     {"plans.provenance"},
     {"plans.planning"},

@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from repopt.optim.closed_form import ClosedForm
-from repopt.optim.contract import check_held, check_reached, fingerprint, refuse_copy, refuse_other_state, stamp_
+from repopt.optim.contract import check_held, check_reached, fingerprint, guard_loading, refuse_copy, stamp_
 from repopt.plans.planning import Plan, check_plan
 
 
@@ -44,7 +44,7 @@ class RepOptimizer(Optimizer):
         check_held(self, plan)
         check_reached(plan)
         stamp_(self, fingerprint(plan, self._form.route))
-        self.register_load_state_dict_pre_hook(refuse_other_state)
+        guard_loading(self)
         self.__dict__["__reduce_ex__"] = refuse_copy
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
