@@ -19,8 +19,8 @@ def shown(out, seconds, total=100):
 
 
 def test_a_terminal_gets_a_bar_that_is_removed_at_the_end():
-    written = shown(Terminal(), 0.1)
-    assert "###############............... verify, steps: 50 of 100, 5 s left" in written
+    written = shown(Terminal(), 0.5)
+    assert "###############............... verify, steps: 50 of 100, 25 s left" in written
     assert written.endswith("\r\x1b[K")
 
 
