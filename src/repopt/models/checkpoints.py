@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from repopt.plans.patterns import check_model, clean, clean_modules
 
 _INSIDE = ("state_dict", "model")
+_DEEPEST = 4  # dictionaries inside one another; a file may hold one that contains itself
 
 # key of another layout -> ours, each applied where it matches
 _RENAMES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -79,6 +80,8 @@ def load_checkpoint(model: nn.Module, source: str | Path | Mapping[str, Any]) ->
                 f"{tuple(state[key].shape)} in it and {tuple(tensor.shape)} in the model (for another number of "
                 "classes, load first and then call reset_classifier)"
             )
+        if state[key].is_complex() and not tensor.is_complex():
+            raise ValueError(f"the checkpoint holds complex numbers at {key!r}, where the model has real ones")
     inner.load_state_dict(state)
 
 
@@ -114,8 +117,8 @@ def _tensors(source: str | Path | Mapping[str, Any]) -> Mapping[str, Tensor]:
     if not isinstance(source, str | Path | Mapping):
         raise TypeError(f"load_checkpoint takes a file or a state dict, not a {type(source).__name__}")
     inside = source if isinstance(source, Mapping) else _read(Path(source))
-    while any(isinstance(inside.get(key), Mapping) for key in _INSIDE):
-        inside = next(inside[key] for key in _INSIDE if isinstance(inside.get(key), Mapping))
+    for _ in range(_DEEPEST):
+        inside = next((inside[key] for key in _INSIDE if isinstance(inside.get(key), Mapping)), inside)
     if not inside or not all(isinstance(key, str) and isinstance(value, Tensor) for key, value in inside.items()):
         raise ValueError(
             "the checkpoint holds no state dict: give one of tensors alone, or a dictionary with one under 'model' or "

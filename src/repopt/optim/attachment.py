@@ -77,7 +77,7 @@ def attach(
     check_plan(plan)
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"attach takes a torch optimizer first and the plan second, not a {type(optimizer).__name__}")
-    if route not in {"auto", "grad", "branch"}:
+    if route not in ("auto", "grad", "branch"):
         raise ValueError(f"route is 'auto', 'grad' or 'branch', not {route!r}")
     if max_norm is not None:
         check_max_norm(max_norm)

@@ -7,6 +7,7 @@ Scaling g by the coefficient scales every branch's gradient by it, so what follo
 
 from collections import defaultdict
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import torch
@@ -46,9 +47,9 @@ def clip_grad_norm_(plan: Plan, max_norm: float, error_if_nonfinite: bool = Fals
     return total
 
 
-def check_max_norm(max_norm: float) -> None:
-    if not max_norm >= 0:
-        raise ValueError(f"max_norm must be at least 0, not {max_norm}")
+def check_max_norm(max_norm: Any) -> None:
+    if not isinstance(max_norm, Real | Tensor) or not max_norm >= 0:
+        raise ValueError(f"max_norm must be a number of at least 0, not {max_norm!r}")
 
 
 def clip_coefficient(

@@ -215,9 +215,14 @@ def guard_loading(optimizer: Optimizer) -> list[RemovableHandle]:
 
 
 def _refuse_other_state(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
-    if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= set(state_dict):
+    state, groups = map(state_dict.get, ("state", "param_groups")) if isinstance(state_dict, Mapping) else (None, None)
+    if not isinstance(state, Mapping) or not isinstance(groups, list) or not all(map(_is_group, groups)):
         raise ValueError("this is not an optimizer's state: load what optimizer.state_dict() returned")
-    check_state(state_dict["state"], state_dict["param_groups"], optimizer.defaults[KEY], _is_zero)
+    check_state(state, groups, optimizer.defaults[KEY], _is_zero)
+
+
+def _is_group(group: object) -> bool:
+    return isinstance(group, Mapping) and isinstance(group.get("params"), list)
 
 
 def check_state(
@@ -231,11 +236,11 @@ def check_state(
         mark: the fingerprint.
         is_unused: whether a tensor of a state has not seen a step.
     """
-    marks = {group[KEY] for group in groups if KEY in group}
+    marks = {str(group[KEY]) for group in groups if KEY in group}
     if marks - {mark}:
         raise ValueError(
             "the optimizer's state was made with other scales, branches or another route "
-            f"({', '.join(sorted(map(str, marks)))}, not {mark}): use its own plan, or start without it"
+            f"({', '.join(sorted(marks))}, not {mark}): use its own plan, or start without it"
         )
     unmarked = [param for group in groups if KEY not in group for param in group["params"]]
     entries = [state.get(param) for param in unmarked] if marks else state.values()

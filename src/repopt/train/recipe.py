@@ -173,7 +173,7 @@ class Recipe:
 
 
 def optimizer_named(name: str) -> type[Optimizer]:
-    """torch's optimizer of this name; one of repopt.optim where torch has none, which is Lion."""
+    """The optimizer of this name in torch; in repopt.optim where torch has none, which is Lion."""
     bases = (Optimizer, optim.RepOptimizer)
     kinds = {
         label: kind

@@ -150,12 +150,12 @@ def verify(
         RuntimeError: the reference's outputs are not finite, so there is nothing to compare.
     """
     check_plan(plan)
-    if not callable(optimizer) or isinstance(optimizer, Optimizer):
-        raise TypeError(
-            "optimizer must make an optimizer from parameters: lambda params: torch.optim.SGD(params, lr=0.1)"
-        )
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1, not {steps}")
+    for factory in (optimizer, *(() if reference is None else (reference,))):
+        _check_factory(factory)
+    if not isinstance(steps, int) or steps < 1:
+        raise ValueError(f"steps must be at least 1, not {steps!r}")
+    if not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise ValueError(f"seed must be a whole number from 0 to 2**63 - 1, not {seed!r}")
     setting = _Setting(
         optimizer=optimizer,
         reference=reference,
@@ -283,6 +283,13 @@ def _step_both(
     return _relative(y, expected)
 
 
+def _check_factory(factory: object) -> None:
+    if not callable(factory) or isinstance(factory, Optimizer) or not inspect.signature(factory).parameters:
+        raise TypeError(
+            "optimizer, and reference, must make an optimizer from parameters: lambda params: torch.optim.SGD(params)"
+        )
+
+
 def _made(factory: OptimizerFactory, params: Iterable[nn.Parameter], plan: Plan) -> Optimizer:
     """An optimizer for these parameters; a factory that wants the plan gets the one for the copy that is trained."""
     wants_plan = "plan" in inspect.signature(factory).parameters
@@ -296,7 +303,9 @@ def _alone(plan: Plan, name: str, module: nn.Module) -> Plan:
 
 
 def _given(inputs: Tensor | Sequence[Tensor]) -> Iterator[Tensor]:
-    batches = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    batches = [inputs] if isinstance(inputs, Tensor) else list(inputs) if isinstance(inputs, Iterable) else [inputs]
+    if not all(isinstance(batch, Tensor) for batch in batches):
+        raise TypeError(f"inputs must be a tensor or several, not {inputs!r}")
     if not batches:
         raise ValueError("inputs holds no batch: give a tensor or several, or leave it out for random data")
     return cycle(batches)
@@ -323,7 +332,11 @@ def _position_loss(y: Tensor, target: Tensor) -> Tensor:
 
 def _seeded(model: nn.Module, x: Tensor, step: int) -> Tensor:
     torch.manual_seed(step)  # so that dropout draws alike in both
-    y = model(x)
+    try:
+        y = model(x)
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        raise RuntimeError(f"the model cannot take inputs of shape {tuple(x.shape)}: {reason}") from error
     if not isinstance(y, Tensor):
         raise TypeError(f"verify compares models whose output is one tensor, not {type(y).__name__}")
     return y
