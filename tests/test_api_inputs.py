@@ -148,7 +148,7 @@ SCALES = {
     "a tensor": torch.ones(3),
     "an unknown name": "nothing_ships_so",
     "an empty name": "",
-    "a folder": Path("/"),
+    "a folder": Path("."),
     "a missing file": "missing.safetensors",
     "nothing": {},
     "an unknown operator": {"1": {"conv3x3": 1.0}},
@@ -346,7 +346,7 @@ CALLS = {
     "create_model of None": lambda net: repopt.create_model(None),
     "create_model of an unknown name": lambda net: repopt.create_model("resnet18"),
     "create_model of a missing folder": lambda net: repopt.create_model(Path("/nowhere")),
-    "create_model of a folder without a model": lambda net: repopt.create_model(Path("/")),
+    "create_model of a folder without a model": lambda net: repopt.create_model(Path.cwd()),
     "create_model with an unknown option": lambda net: nano(colour="red"),
     "create_model with classes below 0": lambda net: nano(num_classes=-1),
     "create_model with classes in words": lambda net: nano(num_classes="ten"),
@@ -386,7 +386,7 @@ CALLS = {
         net, {key: value * 1j for key, value in net.state_dict().items()}
     ),
     "load_checkpoint of a missing file": lambda net: load_checkpoint(net, "missing.pth"),
-    "load_checkpoint of a folder": lambda net: load_checkpoint(net, Path("/")),
+    "load_checkpoint of a folder": lambda net: load_checkpoint(net, Path.cwd()),
 }
 
 
