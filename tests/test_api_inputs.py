@@ -13,7 +13,11 @@ from torch.nn.utils import prune
 
 import repopt
 from repopt import Conv, Identity, Linear, Scales
+from repopt.data import load_data
+from repopt.export import export_run
 from repopt.models import FeatureMaps, deploy, load_checkpoint, plain_from_repvgg
+from repopt.quantize import Int8, QuantizeJob, layer_costs, post_training, quantize_run, trimmed
+from repopt.report import write_report
 
 SOURCE = Path(repopt.__file__).parent
 CONV3 = [Conv(3), Conv(1), Identity()]
@@ -387,6 +391,37 @@ CALLS = {
     ),
     "load_checkpoint of a missing file": lambda net: load_checkpoint(net, "missing.pth"),
     "load_checkpoint of a folder": lambda net: load_checkpoint(net, Path.cwd()),
+    # what is done with a model or a run
+    "Int8 by an unknown backend": lambda net: Int8(backend="cuda"),
+    "Int8 by two backends": lambda net: Int8(backend=["x86", "onnxruntime"]),
+    "Int8 with weights by row": lambda net: Int8(weights="row"),
+    "Int8 by an unknown calibrator": lambda net: Int8(calibrator="magic"),
+    "Int8 on no images": lambda net: Int8(images=0),
+    "Int8 on images in words": lambda net: Int8(images="all"),
+    "Int8 on NaN images": lambda net: Int8(images=math.nan),
+    "Int8 with all trimmed": lambda net: Int8(trim=1.0),
+    "Int8 with a trim in words": lambda net: Int8(trim="half"),
+    "QuantizeJob by an unknown method": lambda net: QuantizeJob(method="int4"),
+    "QuantizeJob of an unknown form": lambda net: QuantizeJob(form="round"),
+    "QuantizeJob with a backend as setting": lambda net: QuantizeJob(setting="x86"),
+    "quantize_run of a folder without a run": lambda net: quantize_run(Path.cwd()),
+    "post_training of None": lambda net: post_training(None, [torch.ones(1, 3, 8, 8)], Int8()),
+    "post_training on no images": lambda net: post_training(nano(), [], Int8()),
+    "post_training on numbers": lambda net: post_training(nano(), [1.0], Int8()),
+    "trimmed of None": lambda net: trimmed(None, [torch.ones(1, 3, 8, 8)], 0.1),
+    "trimmed by more than all": lambda net: trimmed(nano(), [torch.ones(1, 3, 8, 8)], 2),
+    "layer_costs on no images": lambda net: layer_costs(nano(), [torch.ones(2, 3, 32, 32)], [], Int8()),
+    "export_run to an unknown format": lambda net: export_run(Path.cwd(), "tflite"),
+    "export_run to two formats": lambda net: export_run(Path.cwd(), ["onnx", "safetensors"]),
+    "export_run of a folder without a run": lambda net: export_run(Path.cwd(), "safetensors"),
+    "export_run compared on no images": lambda net: export_run(Path.cwd(), "safetensors", images=0),
+    "write_report of nothing": lambda net: write_report([], "report.html"),
+    "write_report of a missing folder": lambda net: write_report(["missing"], "report.html"),
+    "load_data of None": lambda net: load_data(None),
+    "load_data of an unknown name": lambda net: load_data("mnist"),
+    "load_data of a missing folder": lambda net: load_data("folder:missing"),
+    "load_data of fakes in words": lambda net: load_data("fake:a,b,c"),
+    "load_data of size 0": lambda net: load_data("digits", size=0),
 }
 
 

@@ -179,7 +179,7 @@ def _deployment(
 def _checked(
     format: FormatName, *, normalize: bool, opset: int | None, images: int | None, int8: str | Path | None
 ) -> Format:
-    if format not in FORMATS:
+    if not isinstance(format, str) or format not in FORMATS:
         raise ValueError(f"there is no format {format!r}; there is {', '.join(FORMATS)}")
     if images is not None and images < 1:
         raise ValueError(f"at least 1 image is compared on, not {images}")

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from repopt.plans.patterns import check_model, clean, clean_modules
 
-_INSIDE = ("state_dict", "model")
-_DEEPEST = 4  # dictionaries inside one another; a file may hold one that contains itself
+_INSIDE, _DEEPEST = ("state_dict", "model"), 8
 
 # key of another layout -> ours, each applied where it matches
 _RENAMES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -117,7 +116,7 @@ def _tensors(source: str | Path | Mapping[str, Any]) -> Mapping[str, Tensor]:
     if not isinstance(source, str | Path | Mapping):
         raise TypeError(f"load_checkpoint takes a file or a state dict, not a {type(source).__name__}")
     inside = source if isinstance(source, Mapping) else _read(Path(source))
-    for _ in range(_DEEPEST):
+    for _ in range(_DEEPEST):  # a file may hold a dictionary that holds itself
         inside = next((inside[key] for key in _INSIDE if isinstance(inside.get(key), Mapping)), inside)
     if not inside or not all(isinstance(key, str) and isinstance(value, Tensor) for key, value in inside.items()):
         raise ValueError(
