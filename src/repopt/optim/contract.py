@@ -9,8 +9,10 @@ Fingerprint: the multiplier is a function of the scales and is never saved. Its 
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain
-from typing import Any, cast
+from itertools import chain, repeat
+from operator import attrgetter
+from types import NoneType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +25,8 @@ from repopt.plans.patterns import clean_modules
 from repopt.plans.planning import Plan
 
 KEY = "repopt"  # of the fingerprint, in a param group
+
+_PARAMETERS = attrgetter("_parameters")
 
 
 class PlannedWeights:
@@ -79,14 +83,14 @@ class PlannedWeights:
         modules: list[Any] = list(map(dict.get, self._parents, self._attributes))  # type: ignore[arg-type]
         if modules != self._modules:
             self._modules = self._checked(modules)
-        weights = [module._parameters.get("weight") for module in self._modules]
-        for name, weight in zip(self._names, weights, strict=True):
-            if weight is None:
-                raise RuntimeError(
-                    f"the weight of {name!r} is no parameter of its module any more, since it was pruned or "
-                    "parametrized: undo that, or make a new plan without the operator"
-                )
-        return cast(list[Tensor], weights)
+        weights: list[Any] = list(map(dict.get, map(_PARAMETERS, self._modules), repeat("weight")))
+        if NoneType in set(map(type, weights)):
+            name = next(name for name, weight in zip(self._names, weights, strict=True) if weight is None)
+            raise RuntimeError(
+                f"the weight of {name!r} is no parameter of its module any more, since it was pruned or parametrized: "
+                "undo that, or make a new plan without the operator"
+            )
+        return weights
 
     def _checked(self, modules: list[Any]) -> list[LinearOperator]:
         for name, module in zip(self._names, modules, strict=True):

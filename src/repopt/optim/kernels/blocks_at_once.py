@@ -12,6 +12,7 @@ from repopt.optim.kernels.addresses import WordTable, are_aligned
 from repopt.optim.kernels.dividing import divider
 from repopt.optim.kernels.gradients import PassingGradients
 from repopt.optim.kernels.launches import BLOCK, launched_on
+from repopt.optim.kernels.relaunching import Relaunched
 from repopt.optim.kernels.spreading import BRANCH_NUMBERS, merge, spread
 
 
@@ -73,11 +74,14 @@ class BlocksAtOnce:
         self._are_kernels_aligned = all(map(are_aligned, addresses))
         self._sources = WordTable(like.device)
         self._targets = WordTable(like.device)
-        self._options = {
+        options = {
             "BRANCHES": most,
             "COMPUTE": tl.float64 if like.dtype == torch.float64 else tl.float32,
             "BLOCK": BLOCK,
+            "PART": BLOCK // 4,
         }
+        self._spread = Relaunched(spread, len(own_programs), options)
+        self._merge = Relaunched(merge, len(programs), options)
 
     @property
     def is_captured(self) -> bool:
@@ -90,15 +94,8 @@ class BlocksAtOnce:
         words = _addresses(grads)
         sources, flat = self._sources.of(words), self._grads.memory()
         with launched_on(self._like.device):
-            spread[(len(self._own_programs),)](
-                self._own_programs,
-                *self._tables,
-                sources,
-                self._places,
-                flat,
-                ALIGNED=are_aligned(words),
-                **self._options,
-            )
+            tensors = [self._own_programs, *self._tables, sources, self._places, flat]
+            self._spread(tensors, ALIGNED=are_aligned(words))
         self._grads.give()
         for block, word in zip(self._blocks, words, strict=True):
             if word == 0:
@@ -110,9 +107,7 @@ class BlocksAtOnce:
         words = _addresses(targets)
         table, aligned = self._targets.of(words), self._are_kernels_aligned and are_aligned(words)
         with launched_on(self._like.device):
-            merge[(len(self._programs),)](
-                self._programs, *self._tables, table, self._kernels, ALIGNED=aligned, **self._options
-            )
+            self._merge([self._programs, *self._tables, table, self._kernels], ALIGNED=aligned)
         torch.autograd.graph.increment_version([target for target in targets if target is not None])
 
     def release(self) -> None:
