@@ -20,7 +20,7 @@ from repopt.algebra.sharding import is_sharded, local_rows
 from repopt.device import takes_kernels
 from repopt.optim.clipping import check_max_norm, clip_coefficient
 from repopt.optim.contract import PlannedWeights, params_of
-from repopt.optim.kernels.launches import Launch, Row, entries_of_block, has_channels_last, takes
+from repopt.optim.kernels.launches import Launch, Row, address_of, entries_of_block, has_channels_last, takes
 from repopt.optim.one_pass import OnePass, Update, is_worth_it, one_pass
 from repopt.plans.planning import Plan
 
@@ -153,7 +153,8 @@ class ClosedForm:
         for launch in arranged.launches:
             self.count_(launch.rows, found_inf)
             numbers = [self.numbers(options) for options in optimizer.param_groups]
-            launch.run([grads[index] for index in launch.places], numbers, grad_scale, found_inf, clip)
+            own = grads if len(launch.rows) == len(grads) else [grads[row.place] for row in launch.rows]
+            launch.run(own, numbers, grad_scale, found_inf, clip)
             if launch.is_captured and launch not in self._captured:
                 self._captured.append(launch)
         if arranged.one_by_one and not (found_inf is not None and found_inf.item()):
@@ -258,7 +259,8 @@ class _Arrangement:
         self._own_dicts = [optimizer.state[row.param] for row in self.rows]
         self._keys = [key for row in self.rows for key in self._kinds[row.group][0]]
         self._dict_of_key = [own for own, row in zip(self._own_dicts, self.rows, strict=True) for _ in row.states]
-        self._states = [id(state) for row in self.rows for state in row.states]
+        self._address = address_of if self.sharded else Tensor.data_ptr
+        self._states = [self._address(state) for row in self.rows for state in row.states]
         self._layouts = self._layouts_of(stepped, grads)
 
     def _row(self, optimizer: Optimizer, index: int, param: Tensor, group: int, name: str | None) -> tuple[Row, bool]:
@@ -308,16 +310,22 @@ class _Arrangement:
         return [(self._form.keys(options), self._form.flags(options)) for options in optimizer.param_groups]
 
     def _states_of(self, optimizer: Optimizer) -> list[int] | None:
-        """The states that the optimizer holds now, as long as it keeps them in the same places."""
+        """The addresses of the states that the optimizer holds now; None where it holds others.
+
+        What steps share holds on to its states, so that another one is never at the same address.
+        """
         if optimizer.state is not self._state or list(map(id, optimizer.state.values())) != self._state_dicts:
             return None
-        return list(map(id, map(dict.get, self._dict_of_key, self._keys)))
+        try:
+            return list(map(self._address, map(dict.__getitem__, self._dict_of_key, self._keys)))
+        except (KeyError, TypeError, AttributeError):  # one was deleted, or is None
+            return None
 
     def _layouts_of(self, stepped: list[Tensor], grads: list[Tensor]) -> list[Any]:
         """The gradients' layouts and the weights' addresses: a weight that was moved or converted has another."""
         if self.sharded:
-            stepped, grads = ([local_rows(each)[0] for each in tensors] for tensors in (stepped, grads))
-        addresses = map(Tensor.data_ptr, stepped)
+            grads = [local_rows(grad)[0] for grad in grads]
+        addresses = map(self._address, stepped)
         try:
             return [*map(Tensor.stride, grads), *addresses]
         except RuntimeError:  # a sparse one has no strides

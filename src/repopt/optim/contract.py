@@ -49,7 +49,7 @@ class PlannedWeights:
         ]
         self._attributes = ["" if place is None else place[1] for place in places]
         self._modules = list(modules.values())
-        self._known: tuple[list[int], list[int], list[int]] | None = None
+        self._known: tuple[list[int], list[int]] | None = None
         self._held: dict[str, Tensor] = {}
         self._others: dict[str, Tensor] = {}
 
@@ -63,11 +63,10 @@ class PlannedWeights:
         Raises:
             RuntimeError: a weight is trained and has a gradient, but the optimizer does not hold it.
         """
-        weights = self._weights()
-        sizes = [len(group["params"]) for group in optimizer.param_groups]
-        known = list(map(id, params_of(optimizer))), list(map(id, weights)), sizes
+        weights, groups = self._weights(), [group["params"] for group in optimizer.param_groups]
+        known = list(map(id, chain(weights, *groups))), list(map(len, groups))
         if known != self._known:
-            self._known, ids = known, set(known[0])
+            self._known, ids = known, set(known[0][len(weights) :])
             found = dict(zip(self._names, weights, strict=True))
             self._held = {name: weight for name, weight in found.items() if id(weight) in ids}
             self._others = {name: weight for name, weight in found.items() if id(weight) not in ids}

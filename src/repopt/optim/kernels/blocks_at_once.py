@@ -80,8 +80,8 @@ class BlocksAtOnce:
             "BLOCK": BLOCK,
             "PART": BLOCK // 4,
         }
-        self._spread = Relaunched(spread, len(own_programs), options)
-        self._merge = Relaunched(merge, len(programs), options)
+        self._spread = Relaunched(spread, len(own_programs), like.device, options)
+        self._merge = Relaunched(merge, len(programs), like.device, options)
 
     @property
     def is_captured(self) -> bool:

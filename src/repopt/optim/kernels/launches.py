@@ -18,7 +18,7 @@ from torch import Tensor
 
 from repopt.algebra.branches import Placement
 from repopt.algebra.multiplier import grad_mult
-from repopt.algebra.sharding import is_sharded, local_rows
+from repopt.algebra.sharding import local_rows
 from repopt.optim.kernels.addresses import WordTable, are_aligned
 from repopt.plans.planning import Plan
 
@@ -60,6 +60,11 @@ class Entry(NamedTuple):
     width: int
 
 
+def address_of(tensor: Tensor) -> int:
+    """Where a tensor, or what this rank holds of it, begins."""
+    return local_rows(tensor)[0].data_ptr()
+
+
 def takes(local: Tensor, others: Sequence[Tensor]) -> bool:
     """Whether a kernel can step a tensor: dense, and gradient and states laid out like it."""
     dense = local.is_contiguous() or has_channels_last(local)
@@ -77,7 +82,7 @@ def has_channels_last(tensor: Tensor) -> bool:
 
 
 class Launch:
-    """The launch that steps some tensors of one device and dtype."""
+    """The launch that steps some tensors of one device and dtype, as long as weights and states stay where they are."""
 
     def __init__(
         self, rows: list[Row], plan: Plan, *, rule: str, degree: float | None, flags: Mapping[str, bool]
@@ -88,7 +93,6 @@ class Launch:
         from repopt.optim.kernels.relaunching import Relaunched
 
         self.rows = rows
-        self.places = [row.place for row in rows]
         dtype = rows[0].param.dtype
         wide = torch.promote_types(dtype, torch.float32)
         constants = {
@@ -121,12 +125,13 @@ class Launch:
         self._uploaded = torch.empty(0), torch.empty(0), False
         self._flat: list[float] = []  # the numbers of all groups, and their bits
         self._bits: tuple[int, ...] = ()
-        self._launch = Relaunched(step, len(programs), constants)
+        self._launch = Relaunched(step, len(programs), device, constants)
         self._params = [row.param for row in rows]
-        self._weights = [local_rows(param)[0].data_ptr() for param in self._params]
-        self._sharded = any(is_sharded(param) for param in self._params)
         # The table has all weights, then all gradients, then all of each state.
-        self._states = [state for states in zip(*(row.states for row in rows), strict=True) for state in states]
+        self._weights = list(map(address_of, self._params))
+        self._states = [
+            address_of(state) for states in zip(*(row.states for row in rows), strict=True) for state in states
+        ]
 
     @property
     def is_captured(self) -> bool:
@@ -148,7 +153,7 @@ class Launch:
         """Launches the kernel.
 
         Args:
-            grads: of the rows, in their order.
+            grads: of the rows, in their order; of sharded ones what this rank holds.
             numbers: what the rule reads of each param group.
             grad_scale: what GradScaler multiplied the gradients by.
             found_inf: not 0 where they overflowed, so that nothing is to be done.
@@ -173,10 +178,7 @@ class Launch:
         self, grads: Sequence[Tensor], numbers: Sequence[Sequence[float | Tensor]]
     ) -> tuple[Tensor, Tensor, bool]:
         """The table on the device, the numbers in it, and whether all addresses are multiples of 16 bytes."""
-        arrays = [*grads, *self._states]
-        if self._sharded:
-            arrays = [local_rows(array)[0] for array in arrays]
-        addresses = [*self._weights, *map(Tensor.data_ptr, arrays)]
+        addresses = [*self._weights, *map(Tensor.data_ptr, grads), *self._states]
         flat = [each for group in numbers for each in group]
         moving: dict[int, Tensor] = {}
         if not set(map(type, flat)) <= _PLAIN or flat != self._flat:

@@ -8,10 +8,11 @@ import inspect
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
+import torch
 import triton
 from torch import Tensor
 
-# Before, a compiled kernel was launched without its constants.
+# Before, a compiled kernel was given the constants no more.
 _IS_SUPPORTED = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 3)
 
 
@@ -21,12 +22,14 @@ class Relaunched:
     Args:
         kernel: a function of Triton's, whose constants come last.
         programs: how many of it run.
+        device: where.
         constants: those of every launch.
     """
 
-    def __init__(self, kernel: Any, programs: int, constants: Mapping[str, Any]) -> None:
+    def __init__(self, kernel: Any, programs: int, device: torch.device, constants: Mapping[str, Any]) -> None:
         self._kernel = kernel
         self._grid = programs, 1, 1
+        self._device = device.index
         self._constants = constants
         self._found: dict[Hashable, tuple[Any, tuple[Any, ...]]] = {}
 
@@ -41,8 +44,12 @@ class Relaunched:
         kind = tuple(constants.values())
         found = self._found.get(kind)
         if found is not None:
-            launch, constant_values = found
-            launch(*map(Tensor.data_ptr, tensors), *numbers, *constant_values)
+            compiled, constant_values = found
+            stream = triton.runtime.driver.active.get_current_stream(self._device)
+            compiled.run(
+                *self._grid, stream, compiled.function, compiled.packed_metadata, None, None, None,
+                *map(Tensor.data_ptr, tensors), *numbers, *constant_values,
+            )  # fmt: skip
             return
         bound = {**self._constants, **constants}
         compiled = self._kernel[self._grid](*tensors, *numbers, **bound)
@@ -50,4 +57,4 @@ class Relaunched:
             bound.pop("num_warps", None)  # an option, not an argument
             everything = inspect.signature(self._kernel.fn).bind(*tensors, *numbers, **bound)
             everything.apply_defaults()
-            self._found[kind] = compiled[self._grid], everything.args[len(tensors) + len(numbers) :]
+            self._found[kind] = compiled, everything.args[len(tensors) + len(numbers) :]

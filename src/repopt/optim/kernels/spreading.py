@@ -12,7 +12,7 @@ scales take so many registers that fewer programs would run at once, those of on
 """
 
 # mypy: disable-error-code="no-untyped-def"
-# ruff: noqa: SIM108
+# ruff: noqa: SIM102
 
 import triton
 import triton.language as tl
