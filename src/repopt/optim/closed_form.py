@@ -7,7 +7,6 @@ stepped one after the other, on a CPU in pieces that fit its cache. A parameter 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from types import NoneType
 from typing import Any, NamedTuple
 
 import torch
@@ -133,13 +132,16 @@ class ClosedForm:
             self.check(options)
         params = params_of(optimizer)
         stepped, grads = params, list(map(attrgetter("grad"), params))
-        if NoneType in set(map(type, grads)):
+        try:
+            strides: list[Any] = list(map(Tensor.stride, grads))
+        except (TypeError, RuntimeError):  # one is None, or sparse, which has no strides
             stepped = [param for param, grad in zip(params, grads, strict=True) if grad is not None]
             grads = [param.grad for param in stepped]
+            strides = [grad.is_sparse or grad.stride() for grad in grads]
         if not stepped:
             return
-        fitting = (each for each in self._arranged if each.fits(optimizer, params, stepped, grads, planned))
-        arranged = next(fitting, None) or _Arrangement(self, optimizer, params, stepped, grads, planned)
+        fitting = (each for each in self._arranged if each.fits(optimizer, params, stepped, strides, planned))
+        arranged = next(fitting, None) or _Arrangement(self, optimizer, params, stepped, strides, planned)
         if arranged not in self._arranged[:1]:
             others = (each for each in self._arranged if each is not arranged and each.is_of(optimizer, planned))
             self._arranged = [arranged, *others][:_ARRANGEMENTS]
@@ -222,7 +224,7 @@ class _Arrangement:
         optimizer: Optimizer,
         params: list[Tensor],
         stepped: list[Tensor],
-        grads: list[Tensor],
+        strides: list[Any],
         planned: Mapping[str, Tensor],
     ) -> None:
         self._form = form
@@ -261,7 +263,8 @@ class _Arrangement:
         self._dict_of_key = [own for own, row in zip(self._own_dicts, self.rows, strict=True) for _ in row.states]
         self._address = address_of if self.sharded else Tensor.data_ptr
         self._states = [self._address(state) for row in self.rows for state in row.states]
-        self._layouts = self._layouts_of(stepped, grads)
+        self._strides = strides  # of the gradients
+        self._weights = list(map(self._address, stepped))
 
     def _row(self, optimizer: Optimizer, index: int, param: Tensor, group: int, name: str | None) -> tuple[Row, bool]:
         """A parameter with its states, made where there are none, and whether a launch steps it."""
@@ -293,7 +296,7 @@ class _Arrangement:
         optimizer: Optimizer,
         params: list[Tensor],
         stepped: list[Tensor],
-        grads: list[Tensor],
+        strides: list[Any],
         planned: Mapping[str, Tensor],
     ) -> bool:
         """Whether this was arranged for such a step; asked at every step, so it is quick."""
@@ -303,7 +306,8 @@ class _Arrangement:
             and (stepped is params or list(map(id, stepped)) == self._stepped)
             and self._kinds_of(optimizer) == self._kinds
             and self._states_of(optimizer) == self._states
-            and self._layouts_of(stepped, grads) == self._layouts
+            and strides == self._strides
+            and list(map(self._address, stepped)) == self._weights  # one that was moved or converted has another
         )
 
     def _kinds_of(self, optimizer: Optimizer) -> list[tuple[tuple[str, ...], dict[str, bool]]]:
@@ -320,16 +324,6 @@ class _Arrangement:
             return list(map(self._address, map(dict.__getitem__, self._dict_of_key, self._keys)))
         except (KeyError, TypeError, AttributeError):  # one was deleted, or is None
             return None
-
-    def _layouts_of(self, stepped: list[Tensor], grads: list[Tensor]) -> list[Any]:
-        """The gradients' layouts and the weights' addresses: a weight that was moved or converted has another."""
-        if self.sharded:
-            grads = [local_rows(grad)[0] for grad in grads]
-        addresses = map(self._address, stepped)
-        try:
-            return [*map(Tensor.stride, grads), *addresses]
-        except RuntimeError:  # a sparse one has no strides
-            return [*(grad.is_sparse or grad.stride() for grad in grads), *addresses]
 
     @property
     def nbytes(self) -> int:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain, repeat
 from operator import attrgetter
-from types import NoneType
 from typing import Any
 
 import torch
@@ -55,7 +54,9 @@ class PlannedWeights:
 
     def now(self) -> dict[str, Tensor]:
         """Every planned weight as the model has it now, by operator."""
-        return dict(zip(self._names, self._weights(), strict=True))
+        weights = self._weights()
+        self._check_parameters(weights)
+        return dict(zip(self._names, weights, strict=True))
 
     def held_by(self, optimizer: Optimizer) -> dict[str, Tensor]:
         """The planned weights that an optimizer holds; the same dict as long as model and param groups do not change.
@@ -66,6 +67,7 @@ class PlannedWeights:
         weights, groups = self._weights(), [group["params"] for group in optimizer.param_groups]
         known = list(map(id, chain(weights, *groups))), list(map(len, groups))
         if known != self._known:
+            self._check_parameters(weights)
             self._known, ids = known, set(known[0][len(weights) :])
             found = dict(zip(self._names, weights, strict=True))
             self._held = {name: weight for name, weight in found.items() if id(weight) in ids}
@@ -78,18 +80,19 @@ class PlannedWeights:
                 )
         return self._held
 
-    def _weights(self) -> list[Tensor]:
+    def _weights(self) -> list[Any]:
         modules: list[Any] = list(map(dict.get, self._parents, self._attributes))  # type: ignore[arg-type]
         if modules != self._modules:
             self._modules = self._checked(modules)
-        weights: list[Any] = list(map(dict.get, map(_PARAMETERS, self._modules), repeat("weight")))
-        if NoneType in set(map(type, weights)):
-            name = next(name for name, weight in zip(self._names, weights, strict=True) if weight is None)
-            raise RuntimeError(
-                f"the weight of {name!r} is no parameter of its module any more, since it was pruned or parametrized: "
-                "undo that, or make a new plan without the operator"
-            )
-        return weights
+        return list(map(dict.get, map(_PARAMETERS, self._modules), repeat("weight")))
+
+    def _check_parameters(self, weights: list[Any]) -> None:
+        for name, weight in zip(self._names, weights, strict=True):
+            if weight is None:
+                raise RuntimeError(
+                    f"the weight of {name!r} is no parameter of its module any more, since it was pruned or "
+                    "parametrized: undo that, or make a new plan without the operator"
+                )
 
     def _checked(self, modules: list[Any]) -> list[LinearOperator]:
         for name, module in zip(self._names, modules, strict=True):

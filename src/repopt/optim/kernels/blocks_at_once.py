@@ -11,7 +11,7 @@ from repopt.algebra.branches import Placement
 from repopt.optim.kernels.addresses import WordTable, are_aligned
 from repopt.optim.kernels.dividing import divider
 from repopt.optim.kernels.gradients import PassingGradients
-from repopt.optim.kernels.launches import BLOCK, launched_on
+from repopt.optim.kernels.launches import BLOCK
 from repopt.optim.kernels.relaunching import Relaunched
 from repopt.optim.kernels.spreading import BRANCH_NUMBERS, merge, spread
 
@@ -93,9 +93,8 @@ class BlocksAtOnce:
         grads = self._laid_out(grads)
         words = _addresses(grads)
         sources, flat = self._sources.of(words), self._grads.memory()
-        with launched_on(self._like.device):
-            tensors = [self._own_programs, *self._tables, sources, self._places, flat]
-            self._spread(tensors, ALIGNED=are_aligned(words))
+        tensors = [self._own_programs, *self._tables, sources, self._places, flat]
+        self._spread(tensors, ALIGNED=are_aligned(words))
         self._grads.give()
         for block, word in zip(self._blocks, words, strict=True):
             if word == 0:
@@ -106,8 +105,7 @@ class BlocksAtOnce:
         """Writes what the kernels make into tensors of the weights' layouts; None leaves an operator out."""
         words = _addresses(targets)
         table, aligned = self._targets.of(words), self._are_kernels_aligned and are_aligned(words)
-        with launched_on(self._like.device):
-            self._merge([self._programs, *self._tables, table, self._kernels], ALIGNED=aligned)
+        self._merge([self._programs, *self._tables, table, self._kernels], ALIGNED=aligned)
         torch.autograd.graph.increment_version([target for target in targets if target is not None])
 
     def release(self) -> None:

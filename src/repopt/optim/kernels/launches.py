@@ -10,8 +10,7 @@ The table is uploaded again only when an address or a number has changed.
 
 import struct
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -159,19 +158,17 @@ class Launch:
             found_inf: not 0 where they overflowed, so that nothing is to be done.
             clip: what the gradients are to be multiplied by.
         """
-        device = self._programs.device
         table, scalars, aligned = self._upload(grads, numbers)
         given = [scalars if each is None else each.to(self._values) for each in (grad_scale, found_inf, clip)]
-        with launched_on(device):
-            self._launch(
-                [self._programs, self._geometry, self._values, table, scalars, *given],
-                [len(self._params)],
-                NUMBERS=len(numbers[0]),
-                ALIGNED=aligned,
-                SCALED=grad_scale is not None,
-                SKIPS=found_inf is not None,
-                CLIPPED=clip is not None,
-            )
+        self._launch(
+            [self._programs, self._geometry, self._values, table, scalars, *given],
+            [len(self._params)],
+            NUMBERS=len(numbers[0]),
+            ALIGNED=aligned,
+            SCALED=grad_scale is not None,
+            SKIPS=found_inf is not None,
+            CLIPPED=clip is not None,
+        )
         torch.autograd.graph.increment_version(self._params if grad_scale is None else [*self._params, *grads])
 
     def _upload(
@@ -192,13 +189,6 @@ class Launch:
         for at, each in moving.items():
             self._uploaded[1][at].copy_(each)
         return self._uploaded
-
-
-def launched_on(device: torch.device) -> AbstractContextManager[Any]:
-    """Makes a GPU the current one, where it is not: Triton launches on that one."""
-    if device.type != "cuda" or device.index == torch.cuda.current_device():
-        return nullcontext()
-    return torch.cuda.device(device)
 
 
 def _geometry(local: Tensor, row: Row, plan: Plan, *, first_program: int, entries: int) -> list[int]:

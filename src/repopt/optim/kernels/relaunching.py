@@ -29,7 +29,7 @@ class Relaunched:
     def __init__(self, kernel: Any, programs: int, device: torch.device, constants: Mapping[str, Any]) -> None:
         self._kernel = kernel
         self._grid = programs, 1, 1
-        self._device = device.index
+        self._device = device
         self._constants = constants
         self._found: dict[Hashable, tuple[Any, tuple[Any, ...]]] = {}
 
@@ -41,11 +41,18 @@ class Relaunched:
             numbers: the arguments after the tensors.
             constants: those of this launch.
         """
+        if self._device.type == "cuda" and self._device.index != torch.cuda.current_device():
+            with torch.cuda.device(self._device):  # Triton launches on the current one
+                self._launch(tensors, numbers, constants)
+        else:
+            self._launch(tensors, numbers, constants)
+
+    def _launch(self, tensors: Sequence[Tensor], numbers: Sequence[int], constants: dict[str, Any]) -> None:
         kind = tuple(constants.values())
         found = self._found.get(kind)
         if found is not None:
             compiled, constant_values = found
-            stream = triton.runtime.driver.active.get_current_stream(self._device)
+            stream = triton.runtime.driver.active.get_current_stream(self._device.index)
             compiled.run(
                 *self._grid, stream, compiled.function, compiled.packed_metadata, None, None, None,
                 *map(Tensor.data_ptr, tensors), *numbers, *constant_values,
