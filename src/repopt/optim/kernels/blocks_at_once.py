@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import torch
 import triton.language as tl
@@ -14,6 +15,8 @@ from repopt.optim.kernels.gradients import PassingGradients
 from repopt.optim.kernels.launches import BLOCK
 from repopt.optim.kernels.relaunching import Relaunched
 from repopt.optim.kernels.spreading import BRANCH_NUMBERS, merge, spread
+
+_DTYPE = attrgetter("dtype")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +117,12 @@ class BlocksAtOnce:
 
     def _laid_out(self, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         """The gradients as the weights lie in memory."""
+        try:
+            strides, dtypes = list(map(Tensor.stride, grads)), set(map(_DTYPE, grads))  # type: ignore[arg-type]
+            if strides == self._strides and dtypes == {self._like.dtype}:
+                return grads
+        except (TypeError, RuntimeError):  # one is None, or sparse
+            pass
         return [
             grad
             if grad is None or (grad.stride() == strides and grad.dtype == self._like.dtype)
