@@ -3,6 +3,7 @@ import json
 import os
 import shutil
 import sys
+from pathlib import Path
 
 import onnx
 import pytest
@@ -23,6 +24,7 @@ from repopt.train.runs import load_run
 from train.program import run as program
 
 FLOAT = ["onnx", "torch-export", "safetensors"]
+OLD_RUN = Path(__file__).parents[1] / "train" / "old_runs" / "finished_sgd"
 
 
 @pytest.fixture
@@ -136,12 +138,17 @@ def test_an_int8_program_is_exported_with_the_normalization_inside(run):
     scales = [tensor for tensor in written.initializer if tensor.name in used]
     assert scales
     assert not any(tensor.dims for tensor in scales)  # one scale a tensor, as it was left
+    # as earlier versions left it
+    batch = {"dynamic_shapes": ({0: torch.export.Dim.DYNAMIC},), "strict": True}
+    torch.export.save(torch.export.export(left, (validation(run, 2),), **batch), run / "mine" / "program.pt2")
+    (run / "mine" / "program.safetensors").unlink()
+    again = export_run(run, "onnx-int8", run / "other.onnx", int8=run / "mine", images=30, trust=True)
+    assert again.agreement.images == 30
 
 
 def test_code_in_a_run_folder_is_not_executed(run, capfd):
     """The archive of an INT8 program, as earlier versions wrote it, can hold any pickle."""
-    (run / "int8").mkdir()
-    (run / "int8" / "quantized.json").write_text("{}")
+    shutil.copytree(OLD_RUN / "int8", run / "int8")
     _, trap = hostile_archive(run / "int8" / "program.pt2")
     with pytest.raises(SystemExit, match="2"):
         main(["export", str(run), "--format", "onnx-int8"])

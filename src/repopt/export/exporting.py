@@ -44,8 +44,8 @@ class Exported:
         shape: of an image that it takes.
         input: `normalized`, or `0..1` where the normalization is inside.
         origin: what it was compared with: the trained model, or for INT8 the INT8 program.
-        agreement: with that.
-        batch_sizes: that were tried.
+        agreement: how closely the two agree.
+        batch_sizes: the ones that were tried.
         int8: how the INT8 program was made, for INT8.
         kernels: agreement of the integer kernels that ONNX Runtime makes of the file, for INT8.
     """

@@ -96,10 +96,10 @@ class _Prepared:
 
     Attributes:
         trained: the float model.
-        recipe: that it was trained by.
+        recipe: the run's own.
         data: normalized as the model wants it.
         batches: to calibrate on.
-        form: that is quantized.
+        form: the one that is quantized.
         model: in that form.
         training: the recipe of QAT, None for PTQ.
     """
