@@ -268,7 +268,10 @@ def header(kind, *, size=0, real=None):
 MEMBERS = {
     "a link": (header(tarfile.SYMTYPE), "train.bin' in it is not a plain file"),
     "a terabyte of nothing": (header(tarfile.GNUTYPE_SPARSE, real=1 << 40), "train.bin' in it is not a plain file"),
-    "less than nothing": (header(tarfile.REGTYPE, size=-512), "less than no bytes"),
+    "a way back to itself": (
+        header(tarfile.REGTYPE)[:512] + header(tarfile.REGTYPE, size=-512),
+        "less than no bytes",
+    ),
     "more than there is": (header(tarfile.REGTYPE, size=1 << 40), "unexpected end of data"),
     "a name of a terabyte": (header(tarfile.GNUTYPE_LONGNAME, size=1 << 40), ""),
 }
