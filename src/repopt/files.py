@@ -4,6 +4,7 @@ A reader, or a process that goes on after a crash, never sees half of a file.
 """
 
 import csv
+import hashlib
 import io
 import json
 import os
@@ -14,8 +15,13 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
 
 UNFINISHED = ".unfinished."
+_SEAL = "sha256"
 
 T = TypeVar("T")
 
@@ -54,6 +60,38 @@ def placing_folder(path: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(unfinished)
         raise
+
+
+def write_sealed(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Writes a safetensors file with a digest of all that it holds, in one move."""
+    whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    with replacing(path) as unfinished:
+        save_file(whole, unfinished, metadata={**metadata, _SEAL: _digest(whole, metadata)})
+
+
+def read_sealed(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the metadata of such a file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it does not hold what was written.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata, tensors = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{str(path)!r} is damaged ({error})") from error
+    if metadata.pop(_SEAL, None) != _digest(tensors, metadata):
+        raise ValueError(f"{str(path)!r} is damaged: it does not hold what was written")
+    return tensors, metadata
+
+
+def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def append_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:

@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -82,14 +84,46 @@ def test_a_changed_file_or_another_side_is_decoded_anew(tmp_path, own_cache):
     assert len(list(own_cache.iterdir())) == 3
 
 
-@pytest.mark.parametrize("content", [b"", b"no cache", None])
-def test_a_damaged_cache_is_made_again(tmp_path, own_cache, content):
+def flipped(content, place):
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+
+DAMAGES = {
+    "empty": lambda content: b"",
+    "no cache": lambda content: b"no cache",
+    "cut off": lambda content: content[:-9],
+    "black images": lambda content: content[:-400] + bytes(400),
+    "a bit of a pixel": lambda content: flipped(content, len(content) - 77),
+    "a bit of the shape": lambda content: content.replace(b"[18,3,8,8]", b"[9,6,8,8] "),
+    "other messages": lambda content: content.replace(rb'"messages":"{}"', rb'"massages":"{}"'),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_cache_is_made_again_with_a_sentence(tmp_path, own_cache, damage):
     root = class_folders(tmp_path / "pets")
     digest = load_data(f"folder:{root}", size=8).digest
     (entry,) = own_cache.iterdir()
-    entry.write_bytes(entry.read_bytes()[:-9] if content is None else content)
+    whole = entry.read_bytes()
+    entry.write_bytes(DAMAGES[damage](whole))
+    assert entry.read_bytes() != whole
+    with pytest.warns(UserWarning, match=rf"are made again: '{entry}' is damaged"):
+        assert load_data(f"folder:{root}", size=8).digest == digest
+    assert entry.stat().st_size == len(whole)
     assert load_data(f"folder:{root}", size=8).digest == digest
-    assert entry.stat().st_size > 12 * 3 * 64
+
+
+def test_an_entry_is_on_the_disk_before_it_has_its_name(tmp_path, own_cache, monkeypatch):
+    synced, sync = [], os.fsync
+
+    def recorded(file):
+        sync(file)
+        synced.append((os.fstat(file).st_ino, len(list(own_cache.glob("*.safetensors")))))
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    load_data(f"folder:{class_folders(tmp_path / 'pets')}", size=8)
+    (entry,) = own_cache.iterdir()
+    assert (entry.stat().st_ino, 0) in synced
 
 
 def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path):

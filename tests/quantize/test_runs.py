@@ -17,7 +17,7 @@ from repopt.models import RepOptVGG, deploy
 from repopt.quantize import Int8, QuantizeJob, Timing, quantize_run, timing
 from repopt.quantize.calibration import calibration_batches
 from repopt.quantize.ort import OnnxModel, post_training_onnx
-from repopt.quantize.pt2e import load_program
+from repopt.quantize.programs import load_program
 from repopt.quantize.qat import qat_recipe
 from repopt.quantize.quantizing import shaped
 from repopt.quantize.setting import CALIBRATORS
@@ -175,7 +175,7 @@ def test_a_cpu_that_dies_of_its_own_promises_is_asked_for_less(run, monkeypatch)
 
     monkeypatch.setattr(timing.subprocess, "run", dies_with_amx)
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
-    found = timing.measure_speed(run, run / "program.pt2", Timing(size=32))
+    found = timing.measure_speed(run, run / "program.safetensors", Timing(size=32))
     assert asked == [None, "AVX512_CORE_VNNI"]
     assert found["instructions"] == "AVX512_CORE_VNNI"
 
@@ -196,7 +196,7 @@ def test_the_command_says_what_int8_cost_and_writes_it(by_the_program):
         "float ",
         "INT8 ",
         "stage3.0.rbr_reparam",
-        f"written: {run}/int8/program.pt2",
+        f"written: {run}/int8/program.safetensors",
     ):
         assert line in said
     assert "Failed to load" not in said

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from repopt.models import deploy
 from repopt.quantize.onnx_files import onnx_runner
-from repopt.quantize.pt2e import load_program
+from repopt.quantize.programs import load_program
 from repopt.train.runs import load_run
 
 _FEWER = "AVX512_CORE_VNNI"  # oneDNN's name of the instructions without AMX
@@ -58,7 +58,7 @@ def measure_speed(run: Path, int8: Path, timing: Timing) -> dict[str, Any]:
 
     Args:
         run: the run folder.
-        int8: a .pt2 program or an .onnx file.
+        int8: the file that was written: an INT8 program or an .onnx file.
         timing: on what; its size must be given.
 
     Returns:
