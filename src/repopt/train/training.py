@@ -1,7 +1,9 @@
 """From a job to a finished run: data, subject, loop, and the files that stay."""
 
 import dataclasses
+import hashlib
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +19,7 @@ from repopt.files import replacing
 from repopt.models import create_model, list_models
 from repopt.models import load_checkpoint as load_weights
 from repopt.models.saved import tuples
+from repopt.optim.contract import fingerprint
 from repopt.plans.planning import ScalesLike, plan
 from repopt.plans.scales import Scales
 from repopt.train.distributed import World, joined
@@ -75,6 +78,7 @@ def train_run(
             folders.append(RunFolder(out, resume=resume))
             return _recorded(job, out) if resume else job
 
+        world.check_alike({"--resume": resume, **_given(job)})
         try:
             recorded = world.shared(start)
             return _train(recorded, folders[0] if folders else None, chosen, world, resume=resume, quiet=quiet)
@@ -92,6 +96,7 @@ def _train(
     if resume:
         world.shared(lambda: _check_data(data, folder))
     subject = build(job, data, device)
+    world.check_alike(_made(data, subject))
     trainer = Trainer(subject, data, job.recipe, folder, device=device, world=world, clock=clock, quiet=quiet)
     info = _info(job, data, subject, device, world)
     if not resume and folder is not None:
@@ -124,6 +129,29 @@ def build(job: Job, data: DataSet, device: torch.device) -> Subject:
     layout = torch.channels_last if channels_last else torch.contiguous_format
     model = model.to(device=device, memory_format=layout)  # type: ignore[call-overload]
     return make_subject(job.method, model, job.recipe, scales=job.scales, drawn=job.weights is None)
+
+
+def _given(job: Job) -> dict[str, object]:
+    """What a rank was asked for; scales that were read already are compared with the plan."""
+    plain = ("method", "model", "data", "weights", "limit", "broken", "options")
+    scales = {"scales": job.scales} if isinstance(job.scales, str | Path) else {}
+    return {**{name: getattr(job, name) for name in plain}, **scales, **dataclasses.asdict(job.recipe)}
+
+
+def _made(data: DataSet, subject: Subject) -> dict[str, object]:
+    """What a rank made of that; not the weights, which differ by rounding between processors, and which DDP shares."""
+    layout = [(name, tuple(value.shape), str(value.dtype)) for name, value in subject.model.state_dict().items()]
+    text = re.sub("0x[0-9a-f]+", "", f"{subject.model}{layout}")  # without addresses
+    return {
+        "training images": len(data.train),
+        "validation images": len(data.val),
+        "classes": f"{len(data.classes)}, digest {hashlib.sha256(repr(data.classes).encode()).hexdigest()[:12]}",
+        "the digest of the data": data.digest[:12],
+        "the digest of the model": hashlib.sha256(text.encode()).hexdigest()[:12],
+        "the digest of the scales": None if subject.plan is None else fingerprint(subject.plan, "scales"),
+        "repopt": repopt.__version__,
+        "torch": torch.__version__,
+    }
 
 
 def _recorded(job: Job, out: Path) -> Job:
