@@ -27,8 +27,10 @@ from repopt.train.loop import Trainer
 from repopt.train.methods import METHODS, Method, Subject, counterpart, make_subject
 from repopt.train.progress import Clock
 from repopt.train.recipe import Recipe, on_cuda_unless_given
-from repopt.train.records import read_info
+from repopt.train.records import read_info, read_json
 from repopt.train.runs import CHECKPOINT, RunFolder, run_recipe
+
+_OF_BROKEN = ("broken", "data_digest", "data_listing", "train_images", "val_images")  # changed by `--broken skip`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,13 +96,15 @@ def _train(
     with clock.measure("data"):
         data = load_data(job.data, size=job.recipe.size, limit=job.limit, broken=job.broken)
     if resume:
-        world.shared(lambda: _check_data(data, folder))
+        world.shared(lambda: _check_data(job, data, folder))
     subject = build(job, data, device)
     world.check_alike(_made(data, subject))
     trainer = Trainer(subject, data, job.recipe, folder, device=device, world=world, clock=clock, quiet=quiet)
     info = _info(job, data, subject, device, world)
     if not resume and folder is not None:
         _write_start(job, folder, info)
+    elif folder is not None and read_info(folder.path).broken != job.broken:
+        folder.write("run.json", {**read_json(folder.path, "run.json"), **{name: info[name] for name in _OF_BROKEN}})
     # dropout draws from here: different units on each rank, whatever was drawn above
     torch.manual_seed(job.recipe.seed + world.rank)
     if resume:
@@ -166,7 +170,7 @@ def _recorded(job: Job, out: Path) -> Job:
         model=run.model,
         data=run.data,
         limit=run.limit,
-        broken=run.broken,
+        broken="skip" if job.broken == "skip" else run.broken,
         options=tuples(run.options),
         recipe=recipe,
         weights=weights,
@@ -192,6 +196,7 @@ def _info(job: Job, data: DataSet, subject: Subject, device: torch.device, world
         "limit": job.limit,
         "broken": job.broken,
         "data_digest": data.digest,
+        "data_listing": data.listing,
         "train_images": len(data.train),
         "val_images": len(data.val),
         "image_size": job.recipe.size or data.size,
@@ -250,8 +255,13 @@ def _write_model(job: Job, data: DataSet, trainer: Trainer, folder: RunFolder) -
     _save_weights(folder.path / "model.safetensors", model)  # last: now the run can be loaded
 
 
-def _check_data(data: DataSet, folder: RunFolder | None) -> None:
-    if folder is not None and data.digest != read_info(folder.path).data_digest:
+def _check_data(job: Job, data: DataSet, folder: RunFolder | None) -> None:
+    """Raises unless the images are those of the start; a run that now leaves out broken ones has the same files."""
+    if folder is None:
+        return
+    run = read_info(folder.path)
+    same_files = job.broken != run.broken and run.data_listing is not None and data.listing == run.data_listing
+    if data.digest != run.data_digest and not same_files:
         raise ValueError(
             f"{data.name!r} holds other images than when the run in {str(folder.path)!r} was started: bring them back, "
             "or start another run"
