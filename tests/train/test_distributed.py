@@ -127,6 +127,15 @@ def test_ranks_with_other_images_end_at_once_and_say_so(spoil, words, tmp_path):
     assert all(f"rank 1 differs from rank 0 {words}" in rank.said for rank in ranks)
 
 
+def test_ranks_that_evaluate_other_images_end_at_once_and_say_so(trained_run, tmp_path):
+    ranks = [
+        Program("eval", trained_run, "--device", "cpu", "--limit", limit, log=tmp_path / f"{limit}.log", env=env)
+        for limit, env in zip((40, 20), world_of_two(), strict=True)
+    ]
+    assert [rank.wait(timeout=60) for rank in ranks] == [2, 2], ranks[0].said + ranks[1].said
+    assert all("rank 1 differs from rank 0 in images (20 instead of 40), the digest" in rank.said for rank in ranks)
+
+
 @pytest.mark.parametrize("still", [0, 1])
 def test_a_rank_that_is_stopped_is_named_and_ends_the_other(still, tmp_path):
     ranks = start(LONG, tmp_path, "still", [tmp_path / "run"] * 2, prepare=beat_fast, killed=True)
