@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import onnx
@@ -178,6 +179,13 @@ def test_a_cpu_that_dies_of_its_own_promises_is_asked_for_less(run, monkeypatch)
     found = timing.measure_speed(run, run / "program.safetensors", Timing(size=32))
     assert asked == [None, "AVX512_CORE_VNNI"]
     assert found["instructions"] == "AVX512_CORE_VNNI"
+
+
+def test_the_process_that_measures_imports_nothing_from_the_working_directory(tmp_path, monkeypatch):
+    (tmp_path / "repopt.py").write_text("raise SystemExit('imported from the working directory')")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RuntimeError, match=r"the speed could not be measured: .*'nowhere'"):
+        timing.measure_speed(Path("nowhere"), Path("nowhere.onnx"), Timing(size=32))
 
 
 def test_qat_is_the_runs_own_recipe_short_and_slow(run):

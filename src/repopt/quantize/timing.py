@@ -67,7 +67,8 @@ def measure_speed(run: Path, int8: Path, timing: Timing) -> dict[str, Any]:
     Raises:
         RuntimeError: it could not be measured; the message says why.
     """
-    call = [sys.executable, "-W", "ignore", "-m", "repopt.quantize.timing", str(run), str(int8)]
+    # -P: nothing is imported from the working directory
+    call = [sys.executable, "-P", "-W", "ignore", "-m", "repopt.quantize.timing", str(run), str(int8)]
     call += [str(number) for number in (timing.size, timing.batch, timing.threads, timing.repeats)]
     threaded = {**os.environ, "OMP_NUM_THREADS": str(timing.threads)}
     done, instructions = subprocess.run(call, capture_output=True, text=True, env=threaded), None
