@@ -118,12 +118,12 @@ def _read(path: Path, device: torch.device, origin: Mapping[str, Any] | None) ->
     sealed = _is_sealed(path)
     try:
         state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
-    except OSError:  # of the disk, not of what is on it
-        raise
     except Exception as error:
         trouble = f"the checkpoint {str(path)!r} cannot be read ({_cause(error)})"
-        # what was sealed is whole: the trouble is elsewhere, such as a full GPU
-        raise (ValueError if sealed else _DamagedError)(trouble) from error
+        if not sealed:
+            raise _DamagedError(trouble) from error
+        # what was sealed is whole: the trouble is elsewhere, such as a full GPU or the disk
+        raise (OSError if isinstance(error, OSError) else ValueError)(trouble) from error
     if not isinstance(state, dict):
         raise _DamagedError(f"the checkpoint {str(path)!r} does not hold the state of a run")
     found = state.pop("origin", None)
