@@ -12,13 +12,16 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 UNFINISHED = ".unfinished."
 _SEAL = "sha256"
@@ -32,34 +35,65 @@ def replacing(path: Path) -> Iterator[Path]:
 
     After an error within, or if the process is killed, the file that was there is still there.
     """
-    unfinished = path.with_name(f"{UNFINISHED}{path.name}")  # some writers choose a format by the suffix
+    unfinished = remove_unfinished(path)
     try:
+        # made here, and new: a writer would follow a link that someone put there
+        os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         yield unfinished
-        with unfinished.open("rb") as file:
-            os.fsync(file.fileno())
+        _flush(unfinished)
         unfinished.replace(path)
-    except BaseException:
+    except BaseException as error:
         unfinished.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # the system says only that the disk is full
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the move itself must outlive a power cut too
-    finally:
-        os.close(folder)
+    _flush(path.parent)  # the move itself must outlive a power cut too
 
 
 @contextmanager
 def placing_folder(path: Path) -> Iterator[Path]:
     """A folder to write to, which becomes `path` in one move; an error within leaves nothing."""
-    unfinished = path.with_name(f"{UNFINISHED}{path.name}")
-    shutil.rmtree(unfinished, ignore_errors=True)  # from a process that was killed
+    unfinished = remove_unfinished(path)
     unfinished.mkdir(parents=True)
     try:
         yield unfinished
+        for inside in (*unfinished.rglob("*"), unfinished):
+            _flush(inside)
         unfinished.rename(path)
     except BaseException:
         shutil.rmtree(unfinished)
         raise
+    _flush(path.parent)
+
+
+def remove_unfinished(path: Path) -> Path:
+    """Removes what a killed process left of a file or folder, and returns where the next one is to be written."""
+    unfinished = path.with_name(f"{UNFINISHED}{path.name}")  # some writers choose a format by the suffix
+    if unfinished.is_dir() and not unfinished.is_symlink():
+        shutil.rmtree(unfinished)
+    else:
+        unfinished.unlink(missing_ok=True)
+    return unfinished
+
+
+def write_tensors(path: Path, tensors: Mapping[str, "Tensor"], metadata: Mapping[str, str] | None = None) -> None:
+    """Writes a safetensors file, whole or not at all, with the permissions of any other new file.
+
+    `safetensors.torch.save_file` makes files that only their owner can read, and a kill leaves one of another name.
+    """
+    from safetensors.torch import save
+
+    with replacing(path) as unfinished:
+        unfinished.write_bytes(save(dict(tensors), {"format": "pt", **(metadata or {})}))
+
+
+def _flush(path: Path) -> None:
+    """Waits until a file or folder is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def write_sealed(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:

@@ -28,6 +28,7 @@ class RunInfo:
     image_size: int
     seed: int
     parameters: int
+    id: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
     limit: int | None = None
     broken: Broken = "raise"
