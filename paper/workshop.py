@@ -22,6 +22,7 @@ from filelock import FileLock, Timeout
 from repopt.device import chosen_device
 from repopt.files import replacing
 from repopt.plans.scales import Scales
+from repopt.train.checkpoint import remove_checkpoints
 from repopt.train.loop import DivergedError
 from repopt.train.records import read_json
 from repopt.train.training import Job, train_run
@@ -51,7 +52,7 @@ class Workshop:
         with self.claim(out.name, wait=True):
             if not (out / "summary.json").exists():
                 self._train(job, out)
-            (out / "checkpoint.pt").unlink(missing_ok=True)
+            remove_checkpoints(out)
             if out == plain:
                 (out / "model.safetensors").unlink(missing_ok=True)
         return out
@@ -73,7 +74,7 @@ class Workshop:
             reason = f"in the search, {what}" if job.method == "search" else what
             with replacing(diverged) as unfinished:
                 unfinished.write_text(json.dumps(reason))
-            (out / "checkpoint.pt").unlink(missing_ok=True)
+            remove_checkpoints(out)
             raise DivergedError(reason) from error
 
     @contextmanager

@@ -4,12 +4,14 @@ import csv
 import json
 import subprocess
 import sys
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from broken import break_the_multiplier
+from interrupted import interrupt_in
 from repopt.cli import COMMANDS
 from train.program import heard as run
 
@@ -107,3 +109,26 @@ def test_what_a_user_can_mend_is_a_sentence_and_exit_code_2(args, words):
     assert done.returncode == 2
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+RUN = str(Path(__file__).parent / "train" / "old_runs" / "finished_sgd")
+
+
+@pytest.mark.parametrize(
+    ("args", "function"),
+    [
+        (["--help"], "_list_commands"),
+        (["list"], "import_module"),
+        (["verify"], "run_matrix"),
+        (["train", "--data", "fake:64,4,16", "--out", "run"], "load_data"),
+        (["search", "--data", "fake:64,4,16", "--out", "run"], "create_model"),
+        (["eval", RUN], "evaluate"),
+        (["quantize", RUN, "--out", "int8"], "load_run"),
+        (["export", RUN, "--format", "safetensors", "--out", "here"], "_write_weights"),
+        (["report", RUN], "write_report"),
+        (["bench", "step", "--model", "repopt_vgg_nano"], "measure_step"),
+    ],
+)
+def test_ctrl_c_is_one_line_and_exit_code_130(args, function, tmp_path):
+    done = run(*args, cwd=tmp_path, prepare=partial(interrupt_in, function))
+    assert (done.returncode, done.stderr) == (130, "repopt: interrupted\n")

@@ -1,12 +1,17 @@
 """Files are written whole or not at all, by many at once, and read as what they should hold."""
 
 import csv
+import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
-from repopt.files import append_csv, placing_folder, read_as, read_lines_as, replacing
+import repopt
+from repopt.files import UNFINISHED, append_csv, placing_folder, read_as, read_lines_as, replacing, write_tensors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +52,68 @@ def test_a_folder_is_placed_in_one_move_or_not_at_all(tmp_path):
     assert list(tmp_path.iterdir()) == []
     write(False)
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["folder", "folder/a"]
+
+
+PLACES = pytest.mark.parametrize("place", [replacing, placing_folder])
+
+
+@PLACES
+def test_a_link_at_the_name_of_what_is_unfinished_is_not_followed(place, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("precious")
+    target = tmp_path / "mine" / "file" if place is replacing else tmp_path / "mine"
+    (tmp_path / f"{UNFINISHED}out").symlink_to(target)
+    with place(tmp_path / "out") as unfinished:
+        (unfinished if place is replacing else unfinished / "file").write_text("new")
+    assert (tmp_path / "mine" / "file").read_text() == "precious"
+    assert {path.name for path in tmp_path.iterdir()} == {"mine", "out"}
+
+
+@PLACES
+def test_what_a_killed_process_left_is_removed_by_the_next(place, tmp_path):
+    (tmp_path / f"{UNFINISHED}out").mkdir()
+    (tmp_path / f"{UNFINISHED}out" / "half").touch()
+    with place(tmp_path / "out") as unfinished:
+        (unfinished if place is replacing else unfinished / "file").write_text("new")
+    assert {path.name for path in tmp_path.rglob("*")} <= {"out", "file"}
+
+
+def test_tensors_and_scales_obey_the_umask(tmp_path):
+    before = os.umask(0o027)
+    try:
+        write_tensors(tmp_path / "a.safetensors", {"a": torch.arange(3)}, {"note": "b"})
+        repopt.Scales({"conv": {"conv3x3": 1.0}}).save(tmp_path / "b.safetensors")
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o640}
+    assert load_file(tmp_path / "a.safetensors")["a"].tolist() == [0, 1, 2]
+
+
+def test_a_folder_takes_its_name_only_once_it_is_on_the_disk(tmp_path, monkeypatch):
+    flushed, flush = [], os.fsync
+
+    def note(handle):
+        flushed.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
+        flush(handle)
+
+    monkeypatch.setattr(os, "fsync", note)
+    with placing_folder(tmp_path / "folder") as unfinished:
+        (unfinished / "a").touch()
+    assert flushed == ["a", unfinished.name, tmp_path.name]
+
+
+def test_scales_that_cannot_be_written_whole_leave_the_old_ones(tmp_path, monkeypatch):
+    path = tmp_path / "scales.safetensors"
+    repopt.Scales({"conv": {"conv3x3": 1.0}}).save(path)
+
+    def fail(handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match=r"No space left on device: '.*scales\.safetensors'"):
+        repopt.Scales({"conv": {"conv3x3": 2.0}}).save(path)
+    assert repopt.Scales.load(path)["conv"]["conv3x3"] == 1
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
 
 
 def test_rows_are_appended_under_one_header(tmp_path):

@@ -4,6 +4,7 @@ A reader, or a process that goes on after a crash, never sees half of a file.
 """
 
 import csv
+import hashlib
 import io
 import json
 import os
@@ -11,11 +12,19 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 UNFINISHED = ".unfinished."
+_SEAL = "sha256"
 
 T = TypeVar("T")
 
@@ -26,34 +35,97 @@ def replacing(path: Path) -> Iterator[Path]:
 
     After an error within, or if the process is killed, the file that was there is still there.
     """
-    unfinished = path.with_name(f"{UNFINISHED}{path.name}")  # some writers choose a format by the suffix
+    unfinished = remove_unfinished(path)
     try:
+        # made here, and new: a writer would follow a link that someone put there
+        os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         yield unfinished
-        with unfinished.open("rb") as file:
-            os.fsync(file.fileno())
+        _flush(unfinished)
         unfinished.replace(path)
-    except BaseException:
+    except BaseException as error:
         unfinished.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # the system says only that the disk is full
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the move itself must outlive a power cut too
-    finally:
-        os.close(folder)
+    _flush(path.parent)  # the move itself must outlive a power cut too
 
 
 @contextmanager
 def placing_folder(path: Path) -> Iterator[Path]:
     """A folder to write to, which becomes `path` in one move; an error within leaves nothing."""
-    unfinished = path.with_name(f"{UNFINISHED}{path.name}")
-    shutil.rmtree(unfinished, ignore_errors=True)  # from a process that was killed
+    unfinished = remove_unfinished(path)
     unfinished.mkdir(parents=True)
     try:
         yield unfinished
+        for inside in (*unfinished.rglob("*"), unfinished):
+            _flush(inside)
         unfinished.rename(path)
     except BaseException:
         shutil.rmtree(unfinished)
         raise
+    _flush(path.parent)
+
+
+def remove_unfinished(path: Path) -> Path:
+    """Removes what a killed process left of a file or folder, and returns where the next one is to be written."""
+    unfinished = path.with_name(f"{UNFINISHED}{path.name}")  # some writers choose a format by the suffix
+    if unfinished.is_dir() and not unfinished.is_symlink():
+        shutil.rmtree(unfinished)
+    else:
+        unfinished.unlink(missing_ok=True)
+    return unfinished
+
+
+def write_tensors(path: Path, tensors: Mapping[str, "Tensor"], metadata: Mapping[str, str] | None = None) -> None:
+    """Writes a safetensors file, whole or not at all, with the permissions of any other new file.
+
+    `safetensors.torch.save_file` makes files that only their owner can read, and a kill leaves one of another name.
+    """
+    from safetensors.torch import save
+
+    with replacing(path) as unfinished:
+        unfinished.write_bytes(save(dict(tensors), {"format": "pt", **(metadata or {})}))
+
+
+def _flush(path: Path) -> None:
+    """Waits until a file or folder is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_sealed(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Writes a safetensors file with a digest of all that it holds, in one move."""
+    whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    with replacing(path) as unfinished:
+        save_file(whole, unfinished, metadata={**metadata, _SEAL: _digest(whole, metadata)})
+
+
+def read_sealed(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the metadata of such a file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it does not hold what was written.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata, tensors = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{str(path)!r} is damaged ({error})") from error
+    if metadata.pop(_SEAL, None) != _digest(tensors, metadata):
+        raise ValueError(f"{str(path)!r} is damaged: it does not hold what was written")
+    return tensors, metadata
+
+
+def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def append_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:

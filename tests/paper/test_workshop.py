@@ -78,7 +78,7 @@ def test_a_run_keeps_its_figures_but_not_its_weights(workshop):
     run = workshop.run(small_job(lr=0.2))
     kept = {path.name for path in run.iterdir()}
     assert kept >= {"recipe.json", "run.json", "metrics.jsonl", "summary.json"}
-    assert not kept & {"model.safetensors", "checkpoint.pt"}
+    assert not kept & {"model.safetensors", "checkpoint.pt", "checkpoint.previous.pt"}
     figures = figures_of(run)
     assert tuple(figures) == FIGURES
     assert figures["val_accuracy"] == metrics(run)[-1]["val_accuracy"]
@@ -176,7 +176,8 @@ def test_a_run_that_left_no_checkpoint_begins_anew(workshop):
     run = workshop.run(small_job())
     accuracy = figures_of(run)["val_accuracy"]
     (run / "summary.json").unlink()
-    assert workshop.run(small_job()) == run
+    with pytest.warns(UserWarning, match="has no checkpoint: the run starts over"):
+        assert workshop.run(small_job()) == run
     assert figures_of(run)["val_accuracy"] == accuracy
     assert [record["epoch"] for record in metrics(run)] == [1]
 
@@ -285,7 +286,8 @@ def test_a_run_that_diverged_is_not_replaced_by_one_with_weights(workshop):
 
 def test_what_a_killed_process_did_not_clear_away_is_cleared_later(workshop):
     run = workshop.run(small_job())
-    (run / "checkpoint.pt").touch()
-    (run / "model.safetensors").touch()
+    large = {"checkpoint.pt", "checkpoint.previous.pt", "model.safetensors"}
+    for name in large:
+        (run / name).touch()
     assert workshop.run(small_job()) == run
-    assert not {path.name for path in run.iterdir()} & {"checkpoint.pt", "model.safetensors"}
+    assert not {path.name for path in run.iterdir()} & large

@@ -5,7 +5,7 @@ import signal
 
 import torch
 
-from repopt.train.runs import save_checkpoint
+from repopt.train.checkpoint import save_checkpoint
 
 
 def save_too_much(folder, most):

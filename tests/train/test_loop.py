@@ -17,7 +17,7 @@ from repopt.train.distributed import World
 from repopt.train.loop import Trainer
 from repopt.train.methods import METHODS
 from repopt.train.objective import Objective
-from repopt.train.progress import StoppedError
+from repopt.train.progress import StopOnSignal, StoppedError
 from repopt.train.recipe import demo, lr_at
 from repopt.train.runs import RunFolder, evaluate_run, load_run
 from repopt.train.step import Totals, TrainStep, mixed_share
@@ -208,7 +208,7 @@ def test_a_graph_on_a_cpu_is_a_sentence():
         started(graph=True)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
 def test_a_signal_in_the_middle_of_an_epoch_loses_nothing(tmp_path, number):
     """In this process: a run that is stopped at its third step and resumed ends with the bits of one that was not."""
     job = Job(method="search", model="repopt_vgg_nano", data="fake:128,4,16", recipe=BASE)
@@ -236,6 +236,16 @@ def test_a_signal_in_the_middle_of_an_epoch_loses_nothing(tmp_path, number):
     for name, weight in load_file(tmp_path / "whole" / "model.safetensors").items():
         assert torch.equal(merged[name], weight), name
     assert [record["epoch"] for record in folder.lines("metrics.jsonl")] == [1, 2]
+
+
+def test_a_hangup_that_nohup_ignores_is_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with (stop := StopOnSignal()):
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert not stop.asked
 
 
 def test_a_loss_that_is_not_finite_names_step_and_learning_rate(tmp_path):

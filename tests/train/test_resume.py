@@ -1,15 +1,22 @@
 """A run that is killed and resumed ends as one that never was: the same bits, each epoch recorded once."""
 
+import dataclasses
 import random
 import shutil
 import signal
+import warnings
 
 import pytest
 import torch
 
 import repopt
+from data.pictures import class_folders, truncate
+from repopt.data.folder import read_folder
 from repopt.files import UNFINISHED
-from repopt.train.runs import CHECKPOINT
+from repopt.train.checkpoint import CHECKPOINT, PREVIOUS
+from repopt.train.recipe import demo
+from repopt.train.records import read_info
+from repopt.train.training import Job, train_run
 from train.program import TINY, Program, finished, metrics, run, weights
 
 EVERYTHING = ["--ema", "0.9", "--mixup", "0.4", "--accumulate", "2", "--clip", "1", "--crop-padding", "2", "--flip"]
@@ -70,11 +77,11 @@ def test_killed_twice_and_resumed_the_run_ends_with_the_same_bits(way, wholes, t
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("seed", range(3))
-def test_killed_at_five_random_moments_and_resumed_each_time_the_run_ends_with_the_same_bits(
+def test_killed_at_eight_random_moments_and_resumed_each_time_the_run_ends_with_the_same_bits(
     way, seed, wholes, tmp_path
 ):
     whole = wholes(way)
-    killed_and_resumed(way, tmp_path / "killed", kills=5, seed=seed)
+    killed_and_resumed(way, tmp_path / "killed", kills=8, seed=seed)
     assert weights(tmp_path / "killed") == weights(whole)
     assert metrics(tmp_path / "killed") == metrics(whole)
 
@@ -98,14 +105,21 @@ def test_killed_while_a_checkpoint_is_written_the_run_ends_with_the_same_bits(wa
     assert not list(out.glob(f"{UNFINISHED}*"))
 
 
+def unfinish(folder):
+    """Takes from a finished run what it writes after its first epoch."""
+    for name in (CHECKPOINT, PREVIOUS, "summary.json", "model.safetensors"):
+        (folder / name).unlink()
+
+
 def test_a_run_killed_before_its_first_checkpoint_starts_again_and_records_each_epoch_once(wholes, tmp_path):
     way = WAYS["search"]
     whole = shutil.copytree(wholes("search"), tmp_path / "whole")
     scales = (whole / "scales.jsonl").read_text()
-    (whole / CHECKPOINT).unlink()  # as if the disk had lost it: what was recorded is recorded again
     before, recorded = weights(whole), metrics(whole)
+    unfinish(whole)  # what was recorded is recorded again
     code, said = run(*way, "--out", whole, "--resume", log=tmp_path / "log")
     assert code == 0, said
+    assert "has no checkpoint: the run starts over" in said
     assert (weights(whole), metrics(whole), (whole / "scales.jsonl").read_text()) == (before, recorded, scales)
 
 
@@ -122,7 +136,7 @@ def test_fine_tuning_killed_before_its_first_checkpoint_starts_from_the_given_we
     way = [*WAYS["repopt-sgd"], "--weights", tmp_path / "given.pt"]
     whole = finished(*way, out=tmp_path / "whole")
     before = weights(whole)
-    (whole / CHECKPOINT).unlink()
+    unfinish(whole)
     code, said = run(*WAYS["repopt-sgd"], "--out", whole, "--resume", log=tmp_path / "log")
     assert code == 0, said
     assert weights(whole) == before
@@ -135,3 +149,75 @@ def test_a_run_whose_data_have_changed_is_not_resumed(wholes, tmp_path):
     code, said = run(*WAYS["repopt-sgd"], "--out", whole, "--resume", log=tmp_path / "log")
     assert code == 2
     assert "holds other images than when the run" in said
+
+
+def test_a_run_that_stopped_at_a_broken_image_goes_on_without_it(tmp_path, monkeypatch):
+    """Of files that are streamed; a link that leads nowhere since then is left out, too."""
+    monkeypatch.setenv("REPOPT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(read_folder.__kwdefaults__, "resident", 0)
+    root, out = class_folders(tmp_path / "pets", 8, 2, size=(16, 16)), tmp_path / "run"
+    recipe = dataclasses.replace(demo(), epochs=2, batch_size=4, size=16, workers=0, warmup_epochs=0)
+    job = Job(method="sgd", model="repopt_vgg_nano", data=f"folder:{root}", recipe=recipe)
+    truncate(root / "train" / "cat" / "0.jpg")
+    for resume in (False, True):
+        with pytest.raises(ValueError, match=r"cat/0\.jpg' is not a readable image"):
+            train_run(job, out, resume=resume, device="cpu", quiet=True)
+    (root / "train" / "dog" / "3.jpg").unlink()
+    (root / "train" / "dog" / "3.jpg").symlink_to("nowhere")
+    skipping = dataclasses.replace(job, broken="skip")
+    with pytest.warns(UserWarning, match="2 of 20 images are broken and were left out"):
+        summary = train_run(skipping, out, resume=True, device="cpu", quiet=True)
+    assert summary["steps"] == 2 * (14 // 4)
+    assert (read_info(out).broken, read_info(out).train_images) == ("skip", 14)
+    (root / "train" / "dog" / "4.png").unlink()
+    warnings.simplefilter("ignore")
+    with pytest.raises(ValueError, match="holds other images than when the run"):
+        train_run(skipping, out, resume=True, device="cpu", quiet=True)
+
+
+def test_a_finished_run_without_checkpoints_is_not_trained_again(wholes, tmp_path):
+    whole = shutil.copytree(wholes("repopt-sgd"), tmp_path / "whole")
+    for name in (CHECKPOINT, PREVIOUS):
+        (whole / name).unlink(missing_ok=True)
+    (whole / "model.safetensors").write_bytes(b"precious")
+    before = {path.name: path.read_bytes() for path in whole.iterdir() if path.suffix in (".jsonl", ".json")}
+    code, said = run(*WAYS["repopt-sgd"], "--out", whole, "--resume", log=tmp_path / "log")
+    assert code == 0, said
+    assert weights(whole) == b"precious"
+    assert before == {name: (whole / name).read_bytes() for name in before}
+    for change in (lambda text: text.replace('"epochs": 3', '"epochs": 4'), None):
+        if change is None:
+            (whole / "summary.json").unlink()
+        else:
+            (whole / "recipe.json").write_text(change((whole / "recipe.json").read_text()))
+        code, said = run(*WAYS["repopt-sgd"], "--out", whole, "--resume", log=tmp_path / "log")
+        assert code == 2, said
+        assert "is finished and has no checkpoint to go on from" in said
+        assert weights(whole) == b"precious"
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (('"epochs": 3', '"epochs": 4'), "accuracy"),
+        (('"workers": ', '"workers": 1'), "accuracy"),
+        (('"lr": 0.1', '"lr": 0.2'), "was trained with lr 0.1, and now the run folder says 0.2"),
+    ],
+)
+def test_epochs_and_workers_may_change_and_what_else_decides_on_the_weights_may_not(change, sentence, wholes, tmp_path):
+    whole = shutil.copytree(wholes("repopt-sgd"), tmp_path / "whole")
+    recipe = (whole / "recipe.json").read_text()
+    assert change[0] in recipe
+    (whole / "recipe.json").write_text(recipe.replace(*change))
+    code, said = run(*WAYS["repopt-sgd"], "--out", whole, "--resume", log=tmp_path / "log")
+    assert (code, sentence in said) == (2 if "trained with" in sentence else 0, True), said
+
+
+def test_the_checkpoint_of_another_run_is_refused(wholes, tmp_path):
+    """Of a run with the same settings, so that it would load."""
+    other = finished(*WAYS["repopt-sgd"], out=tmp_path / "other")
+    whole = shutil.copytree(wholes("repopt-sgd"), tmp_path / "whole")
+    shutil.copy(other / CHECKPOINT, whole / CHECKPOINT)
+    code, said = run(*WAYS["repopt-sgd"], "--out", whole, "--resume", log=tmp_path / "log")
+    assert code == 2
+    assert "is another run's" in said

@@ -1,9 +1,12 @@
 """A run's folder is held by one process, and nothing in it is lost."""
 
 import json
+import shutil
 
 import pytest
+from filelock import FileLock
 
+from repopt.files import UNFINISHED
 from repopt.train.runs import RunFolder
 
 
@@ -74,3 +77,70 @@ def test_a_folder_that_was_made_for_nothing_goes_and_the_users_own_stays(tmp_pat
     for name in ("mine", "made"):
         RunFolder(tmp_path / name).close()
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_the_look_that_counts_is_the_one_under_the_lock(tmp_path, monkeypatch):
+    """Another process starts a run between our first look and our lock, and is done before we have it."""
+    acquire = FileLock.acquire
+
+    def after_another_run(lock, *args, **kwargs):
+        (tmp_path / "recipe.json").write_text("{}")
+        return acquire(lock, *args, **kwargs)
+
+    monkeypatch.setattr(FileLock, "acquire", after_another_run)
+    with pytest.raises(ValueError, match=r"there is a run in .* already"):
+        RunFolder(tmp_path)
+    monkeypatch.undo()
+    RunFolder(tmp_path, resume=True).close()  # the lock was given back
+
+
+def test_a_folder_that_is_replaced_while_it_is_locked_is_not_written_to(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.write("recipe.json", {})
+    (tmp_path / "run").rename(tmp_path / "moved")
+    other = RunFolder(tmp_path / "run")  # the name is free, and another run takes it
+    other.write("recipe.json", {"epochs": 3})
+    for write in (
+        lambda: folder.write("recipe.json", {}),
+        lambda: folder.append("metrics.jsonl", {}),
+        lambda: folder.save({}),
+    ):
+        with pytest.raises(ValueError, match="was moved, removed or replaced"):
+            write()
+    folder.close()
+    other.close()
+    assert json.loads((tmp_path / "run" / "recipe.json").read_text()) == {"epochs": 3}
+
+
+def test_a_folder_that_is_removed_is_not_made_again(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(ValueError, match="was moved, removed or replaced"):
+        folder.append("metrics.jsonl", {})
+    folder.close()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="is a symbolic link"):
+        RunFolder(tmp_path / "run")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_what_a_killed_start_left_is_removed_by_the_next(tmp_path):
+    for name in ("run.json", "scales.safetensors", "report.html"):
+        (tmp_path / f"{UNFINISHED}{name}").write_text("half")
+    RunFolder(tmp_path).close()
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+def test_a_record_that_is_broken_is_not_dropped_with_all_after_it(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"epoch": 1}\n{"epo\n{"epoch": 3}\n')
+    (tmp_path / "recipe.json").touch()
+    folder = RunFolder(tmp_path, resume=True)
+    with pytest.raises(ValueError, match=r"metrics\.jsonl' is corrupt: line 2"):
+        folder.forget_after(2)
+    folder.close()
+    assert "3" in (tmp_path / "metrics.jsonl").read_text()

@@ -9,7 +9,7 @@ import torch
 
 from forked import fork
 from repopt.files import UNFINISHED
-from repopt.train.runs import CHECKPOINT, load_checkpoint, save_checkpoint
+from repopt.train.checkpoint import CHECKPOINT, load_checkpoint, read_origin, save_checkpoint
 from train.full_disk import save_too_much
 from train.program import TINY, Program, finished, metrics, run, weights
 
@@ -36,7 +36,11 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
+    ("number", "code"),
+    [
+        (signal.SIGTERM, 143),
+        *(pytest.param(number, 128 + number, marks=pytest.mark.slow) for number in (signal.SIGINT, signal.SIGUSR1)),
+    ],
 )
 def test_a_signal_leaves_a_checkpoint_in_the_middle_of_an_epoch_and_the_run_goes_on_from_there(
     number, code, whole, tmp_path
@@ -81,6 +85,7 @@ def test_a_late_loss_that_is_not_finite_leaves_the_last_good_checkpoint(tmp_path
     before = load_checkpoint(out, CPU)
     recipe = (out / "recipe.json").read_text()
     (out / "recipe.json").write_text(recipe.replace('"lr": 0.1', '"lr": 1e30'))
+    save_checkpoint(out, before, read_origin(out))  # as if it had been trained so from the start
     code, said = run(*way, "--out", out, "--resume", log=tmp_path / "log2")
     assert code == 2
     epoch = before["position"]["epoch"]
@@ -96,6 +101,7 @@ def test_a_full_disk_loses_no_checkpoint(tmp_path):
     fork(save_too_much, tmp_path, 100_000, killed=True).join(120)  # coverage's data would be too large as well
     said = (tmp_path / "said").read_text()
     assert "could not be written" in said
+    assert "File too large" in said
     assert "the last one is kept" in said
     assert torch.equal(load_checkpoint(tmp_path, CPU)["small"], torch.ones(1000))
     assert not list(tmp_path.glob(f"{UNFINISHED}*"))

@@ -1,11 +1,14 @@
 """The command line: a file a command, its flags from a function's signature. Only the command that runs is loaded."""
 
+import atexit
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import repopt
@@ -50,6 +53,7 @@ _RECIPES = {
 
 def main(args: list[str] | None = None) -> None:
     """Runs a command of repopt."""
+    end_on_ctrl_c()
     given = sys.argv[1:] if args is None else list(args)
     if given[:1] == ["--version"]:
         print(f"repopt {repopt.__version__}")
@@ -65,6 +69,23 @@ def main(args: list[str] | None = None) -> None:
         return partial(command, fields=_base_recipe(name, rest)) if name in _RECIPES else command
 
     run(load, rest, prog=f"repopt {name}")
+
+
+def end_on_ctrl_c() -> None:
+    """From now on Ctrl-C ends the program with one line, wherever it is; training leaves a checkpoint first.
+
+    A KeyboardInterrupt would not do: an import or a callback that it goes through may hide it or abort the process.
+    What is being written takes its name in one move, so the program can end at any moment.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is to be ignored
+        signal.signal(signal.SIGINT, _end)
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # by then all work is done
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    cursor = "\x1b[?25h" if os.isatty(2) else ""  # which a progress bar may have hidden
+    os.write(2, f"{cursor}repopt: interrupted\n".encode())
+    os._exit(128 + number)
 
 
 def run(load: Callable[[], Command], given: list[str], *, prog: str) -> None:
@@ -184,7 +205,7 @@ def say_before(job: "Job", out: Path, *, resume: bool, quiet: bool) -> None:
     if resume and (out / "summary.json").exists():
         print(f"note: the run in {out} is finished, and nothing more is trained: for other settings give another --out")
     elif resume and (out / "recipe.json").exists():
-        print("note: the run goes on with its own settings, and other flags are ignored")
+        print("note: the run goes on with its own settings, and other flags than --broken skip are ignored")
     elif not resume and job.recipe.warmup_epochs >= job.recipe.epochs:
         print(
             f"note: the warm-up of {job.recipe.warmup_epochs:g} epochs does not end within {job.recipe.epochs}: for a "

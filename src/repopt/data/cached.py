@@ -1,8 +1,8 @@
 """A cache of decoded images on disk, so that a second start reads bytes instead of decoding files.
 
 An entry's name is a digest of the files' paths, sizes and times and of the images' side: a change to any of them makes
-another entry, so nothing stale is ever read. Entries are written to a temporary file and moved into place, so that a
-reader finds a whole one or none.
+another entry, so nothing stale is ever read. Entries are written elsewhere and moved into place, so that a reader finds
+a whole one or none. A digest inside tells whether an entry is still what was written; a damaged one is made again.
 """
 
 import hashlib
@@ -13,11 +13,12 @@ import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
 from torch import Tensor
 
-_FORMAT = "1"
+from repopt.files import read_sealed, write_sealed
+
+_FORMAT = "2"
 
 
 def default_cache() -> Path:
@@ -34,7 +35,7 @@ def cached(
     """What `make` returns, from disk where it was made before.
 
     Args:
-        paths: of the files that it is made of.
+        paths: the image files.
         use: what is made of them, for instance `96` for their pixels at that side.
         folder: of the cache; the default one unless given.
         make: makes the tensor, and messages by place.
@@ -59,24 +60,25 @@ def _key(paths: Sequence[Path], use: str) -> str:
 
 def _load(entry: Path) -> tuple[Tensor, dict[int, str]] | None:
     try:
-        with safe_open(entry, framework="pt") as file:
-            messages = json.loads((file.metadata() or {})["messages"])
-            return file.get_tensor("tensor"), {int(place): message for place, message in messages.items()}
-    except (OSError, SafetensorError, KeyError, ValueError):
-        return None  # none, or a damaged one: it is made again
+        tensors, metadata = read_sealed(entry)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        warnings.warn(f"the decoded images cannot be used and are made again: {error}", stacklevel=6)
+        return None
+    messages: dict[str, str] = json.loads(metadata["messages"])
+    return tensors["tensor"], {int(place): message for place, message in messages.items()}
 
 
 def _save(entry: Path, tensor: Tensor, messages: dict[int, str]) -> None:
-    beside = None
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
-        handle, beside = tempfile.mkstemp(dir=entry.parent, suffix=".part")
-        os.close(handle)
-        save_file({"tensor": tensor}, beside, metadata={"messages": json.dumps(messages)})
-        os.replace(beside, entry)
+        # in a folder of its own: processes that start together write the same entry
+        with tempfile.TemporaryDirectory(dir=entry.parent, suffix=".part") as beside:
+            written = Path(beside, entry.name)
+            write_sealed(written, {"tensor": tensor}, {"messages": json.dumps(messages)})
+            written.replace(entry)
     except (OSError, SafetensorError) as error:
-        if beside is not None:
-            Path(beside).unlink(missing_ok=True)
         warnings.warn(
             f"the decoded images could not be kept in {str(entry.parent)!r} ({error}), so the next start decodes them "
             "again: give another cache folder",

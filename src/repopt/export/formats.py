@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from repopt.files import placing_folder, replacing
+from repopt.files import placing_folder, replacing, write_tensors
 from repopt.models import create_model
 from repopt.models.saved import CONFIG, WEIGHTS
 from repopt.quantize.onnx_files import Agreement, onnx_runner, write_onnx
@@ -90,7 +89,7 @@ def _write_program(deployment: Deployment, path: Path) -> Forward:
 
 def _write_weights(deployment: Deployment, path: Path) -> Forward:
     tensors = {name: value.contiguous() for name, value in deployment.module.state_dict().items()}
-    save_file(tensors, path / WEIGHTS, metadata={"format": "pt"})
+    write_tensors(path / WEIGHTS, tensors)
     (path / CONFIG).write_text(json.dumps(deployment.config, indent=2) + "\n")
     return create_model(path).eval()
 

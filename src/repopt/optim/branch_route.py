@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 
 from repopt.algebra.sharding import is_sharded
 from repopt.device import is_capturing
-from repopt.optim.block_kernels import BlockKernels, BlockSet, in_sets, mark_of
+from repopt.optim.block_kernels import BlockKernels, BlockSet, in_sets
 from repopt.optim.clipping import coefficient
 from repopt.optim.contract import PlannedWeights
 from repopt.optim.grad_route import Arguments, aliases_of, with_closure
@@ -153,7 +153,8 @@ class BranchRoute:
 
     def _written(self, weights: Mapping[str, Tensor]) -> list[str]:
         """The operators whose weights someone else wrote since the kernels made them, as far as torch tells."""
-        return [name for name, weight in weights.items() if self._blocks[name].mark != mark_of(weight)]
+        blocks = self._blocks
+        return [name for name, weight in weights.items() if blocks[name].mark != (weight._version, weight.data_ptr())]
 
     def _follow(self, weights: Mapping[str, Tensor]) -> None:
         """Spreads what was written to the weights from outside over the kernels."""

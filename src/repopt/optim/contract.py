@@ -10,8 +10,9 @@ it has not seen a step.
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain
-from typing import Any, cast
+from itertools import chain, repeat
+from operator import attrgetter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +25,8 @@ from repopt.algebra.sharding import local_rows
 from repopt.plans.patterns import clean_modules
 from repopt.plans.planning import Plan
 from repopt.plans.stamps import KEY
+
+_PARAMETERS = attrgetter("_parameters")
 
 
 class PlannedWeights:
@@ -46,13 +49,15 @@ class PlannedWeights:
         ]
         self._attributes = ["" if place is None else place[1] for place in places]
         self._modules = list(modules.values())
-        self._known: tuple[list[int], list[int], list[int]] | None = None
+        self._known: tuple[list[int], list[int]] | None = None
         self._held: dict[str, Tensor] = {}
         self._others: dict[str, Tensor] = {}
 
     def now(self) -> dict[str, Tensor]:
         """Every planned weight as the model has it now, by operator."""
-        return dict(zip(self._names, self._weights(), strict=True))
+        weights = self._weights()
+        self._check_parameters(weights)
+        return dict(zip(self._names, weights, strict=True))
 
     def held_by(self, optimizer: Optimizer) -> dict[str, Tensor]:
         """The planned weights that an optimizer holds; the same dict as long as model and param groups do not change.
@@ -60,11 +65,11 @@ class PlannedWeights:
         Raises:
             RuntimeError: a weight is trained and has a gradient, but the optimizer does not hold it.
         """
-        weights = self._weights()
-        sizes = [len(group["params"]) for group in optimizer.param_groups]
-        known = list(map(id, params_of(optimizer))), list(map(id, weights)), sizes
+        weights, groups = self._weights(), [group["params"] for group in optimizer.param_groups]
+        known = list(map(id, chain(weights, *groups))), list(map(len, groups))
         if known != self._known:
-            self._known, ids = known, set(known[0])
+            self._check_parameters(weights)
+            self._known, ids = known, set(known[0][len(weights) :])
             found = dict(zip(self._names, weights, strict=True))
             self._held = {name: weight for name, weight in found.items() if id(weight) in ids}
             self._others = {name: weight for name, weight in found.items() if id(weight) not in ids}
@@ -76,18 +81,19 @@ class PlannedWeights:
                 )
         return self._held
 
-    def _weights(self) -> list[Tensor]:
+    def _weights(self) -> list[Any]:
         modules: list[Any] = list(map(dict.get, self._parents, self._attributes))  # type: ignore[arg-type]
         if modules != self._modules:
             self._modules = self._checked(modules)
-        weights = [module._parameters.get("weight") for module in self._modules]
+        return list(map(dict.get, map(_PARAMETERS, self._modules), repeat("weight")))
+
+    def _check_parameters(self, weights: list[Any]) -> None:
         for name, weight in zip(self._names, weights, strict=True):
             if weight is None:
                 raise RuntimeError(
                     f"the weight of {name!r} is no parameter of its module any more, since it was pruned or "
                     "parametrized: undo that, or make a new plan without the operator"
                 )
-        return cast(list[Tensor], weights)
 
     def _checked(self, modules: list[Any]) -> list[LinearOperator]:
         for name, module in zip(self._names, modules, strict=True):

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
+from repopt.files import write_tensors
 from repopt.plans.patterns import clean
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
         return _read_authors(path) if path.suffix in {".pth", ".pt"} else _read_safetensors(path)
 
     def save(self, path: str | Path) -> None:
-        """Writes a .safetensors file."""
+        """Writes a .safetensors file, whole or not at all."""
         if not isinstance(path, str | Path):
             raise TypeError(f"scales are saved to a file, not to a {type(path).__name__}")
         if Path(path).suffix != ".safetensors":
@@ -111,7 +111,7 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
             for operator, branches in self._values.items()
             for branch, scale in branches.items()
         }
-        save_file(tensors, path, metadata={"format": "pt", **self.metadata})
+        write_tensors(Path(path), tensors, self.metadata)
 
     @classmethod
     def ones(cls, plan: "Plan") -> "Scales":

@@ -12,14 +12,12 @@ import copy
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from repopt.files import replacing
 from repopt.models import deploy
 from repopt.plans.patterns import check_model
 from repopt.quantize.setting import Int8
@@ -65,7 +63,7 @@ def prepare(model: nn.Module, example: Tensor, setting: Int8, *, training: bool 
     if training:
         _measure_in_training_only_(prepared)
     else:
-        _stay_in_eval_mode_(prepared)
+        stay_in_eval_mode_(prepared)
         switch_(prepared, measure=True, quantize=False)
     return prepared
 
@@ -87,29 +85,12 @@ def convert(prepared: GraphModule) -> GraphModule:
 
         prepared.eval()
         converted: GraphModule = convert_pt2e(prepared)
-    _stay_in_eval_mode_(converted)
+    stay_in_eval_mode_(converted)
     used = {str(node.target) for node in converted.graph.nodes if node.op == "get_attr"}
     for name in [name for name, _ in converted.named_parameters() if name not in used]:  # the weights before rounding
         module, _, own = name.rpartition(".")
         delattr(converted.get_submodule(module), own)
     return converted
-
-
-def save_program(program: GraphModule, path: Path, example: Tensor) -> None:
-    """Writes an INT8 program as one .pt2 file, in one move; its batch stays dynamic."""
-    with quiet_torchao(), replacing(path) as unfinished:
-        torch.export.save(_exported(program, example), unfinished)
-
-
-def load_program(path: Path) -> GraphModule:
-    """An INT8 program from its file; torch.compile with inductor's freezing makes it fast."""
-    with quiet_torchao():
-        import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer  # noqa: F401  its operators
-
-        program: GraphModule = torch.export.load(path).module(check_guards=False)
-    _stay_in_eval_mode_(program)
-    program._forward_pre_hooks.clear()  # they insist on the exported size; the operators take any
-    return program
 
 
 def check_batches(model: nn.Module, batches: Sequence[Tensor]) -> None:
@@ -173,7 +154,7 @@ def _measure_in_training_only_(prepared: GraphModule) -> None:
     prepared.train, prepared.eval = train, lambda: train(False)  # type: ignore[method-assign]
 
 
-def _stay_in_eval_mode_(program: GraphModule) -> None:
+def stay_in_eval_mode_(program: GraphModule) -> None:
     """Makes train() and eval() do nothing: the program has no norm or dropout to switch, and torchao takes seconds."""
     program.train, program.eval = lambda mode=True: program, lambda: program  # type: ignore[method-assign]
 

@@ -6,6 +6,7 @@ augmentation, the learning rate. So a run that is resumed from a checkpoint take
 
 import math
 import time
+import warnings
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,13 +17,14 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from repopt.data import DataSet, EvalBatches, TrainBatches
 from repopt.device import allow_tf32
+from repopt.train.checkpoint import random_state, set_random_state
 from repopt.train.compiling import compiled
 from repopt.train.distributed import World
 from repopt.train.methods import Subject, clip_, make_optimizer, settled
 from repopt.train.objective import Objective
 from repopt.train.progress import Clock, RunProgress, StopOnSignal, StoppedError, scalar_writer
 from repopt.train.recipe import Recipe, lr_at
-from repopt.train.runs import RunFolder, load_checkpoint, random_state, save_checkpoint, set_random_state
+from repopt.train.runs import RunFolder
 from repopt.train.step import TrainStep, evaluate, mixed_share, set_lr_
 
 _CHECK_EVERY = 100  # steps between reads of the device, for a loss that is not finite
@@ -130,6 +132,8 @@ class Trainer:
         """Goes back to the last checkpoint, if there is one; the first rank reads it for all."""
         state = self.world.shared(self._last_state)
         if self.folder is not None:
+            if state is None and self.folder.lines("metrics.jsonl"):
+                warnings.warn(f"{str(self.folder.path)!r} has no checkpoint: the run starts over", stacklevel=2)
             self.folder.forget_after(-1 if state is None else state["position"]["epoch"])
         if state is None:
             return False
@@ -148,7 +152,7 @@ class Trainer:
     def _last_state(self) -> dict[str, Any] | None:
         if self.folder is None:
             return None
-        return load_checkpoint(self.folder.path, self.device if self.world.size == 1 else torch.device("cpu"))
+        return self.folder.load(self.device if self.world.size == 1 else torch.device("cpu"))
 
     def _restore_lr_tensor(self) -> None:
         """A captured graph reads the learning rate from the tensor that it was captured with."""
@@ -336,7 +340,7 @@ class Trainer:
             "position": asdict(self.position),
             "clock": asdict(self.clock),
         }
-        save_checkpoint(self.folder.path, state)
+        self.folder.save(state)
         self._saved_at = time.monotonic()
         self._save_seconds = self._saved_at - start
         self.clock.save += self._save_seconds

@@ -1,6 +1,6 @@
 """Between a run and a person: where its time goes, a bar or a line per epoch, TensorBoard's curves, signals to stop.
 
-On SIGTERM and SIGINT the loop finishes its step, writes a last checkpoint, and ends.
+On SIGTERM, SIGINT, SIGHUP and SIGUSR1 the loop finishes its step, writes a last checkpoint, and ends.
 """
 
 import signal
@@ -126,7 +126,7 @@ class StoppedError(RuntimeError):
 
 
 class StopOnSignal:
-    """A context in which the first SIGTERM or SIGINT is noted, and a later one kills the process.
+    """A context in which the first signal to stop is noted, and a later one kills the process.
 
     torchrun passes on a signal that the terminal has already sent to all processes, so a second one within a second
     counts as the same.
@@ -138,8 +138,9 @@ class StopOnSignal:
         self._before: dict[int, Callable[..., Any] | int | None] = {}
 
     def __enter__(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._before[number] = signal.signal(number, self._note)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves it
+                self._before[number] = signal.signal(number, self._note)
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():

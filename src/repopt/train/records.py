@@ -28,11 +28,13 @@ class RunInfo:
     image_size: int
     seed: int
     parameters: int
+    id: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
     limit: int | None = None
     broken: Broken = "raise"
     weights: str | None = None
     data_digest: str | None = None
+    data_listing: str | None = None
     processes: int = 1
     precision: str | None = None
     hardware: str | None = None

@@ -3,7 +3,7 @@
 recipe.json, run.json     the resolved recipe; model, method, data, hardware, versions, seed, date
 metrics.jsonl             one line per epoch
 scales.jsonl              for a search, the mean of each branch's scales after each epoch
-checkpoint.pt             the last state, to resume from
+checkpoint.pt             the last state, to resume from; checkpoint.previous.pt is the one before
 scales.safetensors        of RepOpt from the start, of a search when it is done
 model.safetensors, model_ema.safetensors, config.json, summary.json, report.html      when it is done
 tensorboard/              where tensorboard is installed
@@ -21,14 +21,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, Timeout
 from torch import nn
 
 from repopt.data import DataSet, EvalBatches, load_data
 from repopt.device import allow_tf32
-from repopt.files import UNFINISHED, replacing
+from repopt.files import read_lines_as, remove_unfinished, replacing
 from repopt.models import create_model
 from repopt.models.saved import read_saved
+from repopt.train.checkpoint import CHECKPOINT, PREVIOUS, load_checkpoint, save_checkpoint
 from repopt.train.distributed import joined
 from repopt.train.recipe import Recipe, with_fields
 from repopt.train.records import read_info, read_json
@@ -46,13 +47,12 @@ __all__ = [
     "run_recipe",
 ]
 
-CHECKPOINT = "checkpoint.pt"
-
 # results that a new run must not overwrite
 _RESULTS = (
     "metrics.jsonl",
     "scales.jsonl",
     CHECKPOINT,
+    PREVIOUS,
     "model.safetensors",
     "model_ema.safetensors",
     "scales.safetensors",
@@ -68,62 +68,71 @@ class RunFolder:
         path: the folder, which is made.
         resume: continue the run that is there.
 
+    Attributes:
+        origin: the run, as `repopt.train.checkpoint.read_origin` gives it; checkpoints carry it.
+
     Raises:
         ValueError: there is a run already, or none to resume, or another process is training in it.
     """
 
     def __init__(self, path: Path, *, resume: bool = False) -> None:
         self.path = path
-        if path.exists() and not path.is_dir():
-            raise ValueError(f"{str(path)!r} is a file: give --out a folder")
-        started = (path / "recipe.json").exists()
-        if started and not resume:
-            raise ValueError(
-                f"there is a run in {str(path)!r} already: give --resume to go on with it, or another --out"
-            )
-        if resume and not started:
-            raise ValueError(f"there is no run in {str(path)!r} to resume: leave --resume out to start one")
-        # a run starts by writing run.json and ends its start with recipe.json: in between, nothing is worth keeping
-        taken = [] if started or (path / "run.json").exists() else [name for name in _RESULTS if (path / name).exists()]
-        if taken:
-            raise ValueError(f"{str(path)!r} holds {taken[0]}, which belongs to no run: give another --out")
+        self.origin: Mapping[str, Any] | None = None
+        _check_free(path, resume=resume)  # before anything is made
         self._made = not path.exists()
         path.mkdir(parents=True, exist_ok=True)
-        self._lock = FileLock(path / ".lock", timeout=0, thread_local=False)
+        self._inode = _inode(path)
+        self._lock = _locked(path)
         try:
-            self._lock.acquire()
-        except Timeout as error:
-            raise ValueError(
-                f"another process is training in {str(path)!r}: wait for it, or give another --out"
-            ) from error
+            self._check_place()
+            _check_free(path, resume=resume)  # again, now that no other process can change it
+            for name in ("run.json", "recipe.json", "report.html", *_RESULTS):  # of a process that was killed
+                remove_unfinished(path / name)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Releases the folder, and removes it if this run made it and wrote nothing to it."""
-        if self._made and self.path.is_dir() and [path.name for path in self.path.iterdir()] == [".lock"]:
+        own = self._made and _inode(self.path) == self._inode
+        if own and [path.name for path in self.path.iterdir()] == [".lock"]:
             shutil.rmtree(self.path, ignore_errors=True)
         self._lock.release()
 
+    def _check_place(self) -> None:
+        """Raises if the path leads to another folder than the one that is locked, where another run may be."""
+        if _inode(self.path) != self._inode:
+            raise ValueError(
+                f"{str(self.path)!r} was moved, removed or replaced while a run was training in it: nothing more is "
+                "written; bring it back and give --resume"
+            )
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        """Writes a checkpoint."""
+        self._check_place()
+        save_checkpoint(self.path, state, self.origin)
+
+    def load(self, device: torch.device) -> dict[str, Any] | None:
+        """The last checkpoint that is whole, or None where nothing was saved yet."""
+        return load_checkpoint(self.path, device, self.origin)
+
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         """Writes a JSON file in one move."""
+        self._check_place()
         with replacing(self.path / name) as path:
             path.write_text(json.dumps(content, indent=2) + "\n")
 
     def append(self, name: str, record: Mapping[str, Any]) -> None:
         """Appends a line to a .jsonl file."""
+        self._check_place()
         with (self.path / name).open("a") as file:
             file.write(json.dumps(record) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
     def lines(self, name: str) -> list[dict[str, Any]]:
-        """The records of a .jsonl file, up to the first line that is torn or broken."""
-        path, records = self.path / name, []
-        for line in path.read_text().splitlines() if path.exists() else ():
-            try:
-                records.append(json.loads(line))
-            except ValueError:
-                break
-        return records
+        """The records of a .jsonl file; a last line that is torn is left out."""
+        return read_lines_as(self.path / name, dict[str, Any])
 
     def forget_after(self, epoch: int) -> None:
         """Drops the records of later epochs, which will be trained again."""
@@ -132,6 +141,42 @@ class RunFolder:
             if (self.path / name).exists():
                 with replacing(self.path / name) as path:
                     path.write_text("".join(json.dumps(record) + "\n" for record in kept))
+
+
+def _check_free(path: Path, *, resume: bool) -> None:
+    """Raises unless a run can be started in the folder, or resumed."""
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{str(path)!r} is a file: give --out a folder")
+    started = (path / "recipe.json").exists()
+    if started and not resume:
+        raise ValueError(f"there is a run in {str(path)!r} already: give --resume to go on with it, or another --out")
+    if resume and not started:
+        raise ValueError(f"there is no run in {str(path)!r} to resume: leave --resume out to start one")
+    # a run starts by writing run.json and ends its start with recipe.json: in between, nothing is worth keeping
+    taken = [] if started or (path / "run.json").exists() else [name for name in _RESULTS if (path / name).exists()]
+    if taken:
+        raise ValueError(f"{str(path)!r} holds {taken[0]}, which belongs to no run: give another --out")
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _locked(path: Path) -> BaseFileLock:
+    """The lock of a run folder, taken."""
+    file = path / ".lock"
+    if file.is_symlink():  # older versions of filelock would follow it
+        raise ValueError(f"{str(file)!r} is a symbolic link, which repopt never makes: remove it")
+    lock = FileLock(file, timeout=0, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise ValueError(f"another process is training in {str(path)!r}: wait for it, or give another --out") from error
+    return lock
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,10 +255,13 @@ def evaluate_run(
     found = run_data(folder, data, limit=limit)
     check_data(trained, found)
     with joined(device) as (world, chosen):
+        own = image_format(trained)
+        world.check_alike(
+            {"sizes": sizes, "images": len(found.val), "the digest of the data": found.digest[:12], **own}
+        )
         allow_tf32(recipe.precision != "fp32")
         model = trained.model.to(chosen)
         scores = {}
-        own = image_format(trained)
         for size in sizes or (own["size"],):
             batches = EvalBatches(
                 found.val,
@@ -226,42 +274,3 @@ def evaluate_run(
             )
             scores[size] = evaluate(model, batches, recipe, device=chosen, world=world)
     return scores
-
-
-def save_checkpoint(folder: Path, state: dict[str, Any]) -> Path:
-    """Writes the state of a run, in place of the last one."""
-    path = folder / CHECKPOINT
-    try:
-        with replacing(path) as unfinished:
-            torch.save(state, unfinished)
-    except (OSError, RuntimeError) as error:  # torch's writer raises RuntimeError where the disk is full
-        kept = "the last one is kept" if path.exists() else "there is none yet"
-        raise OSError(f"the checkpoint could not be written to {str(path)!r} ({error}); {kept}") from error
-    return path
-
-
-def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None:
-    """The state that a run was left in, or None where nothing was written yet."""
-    path = folder / CHECKPOINT
-    for name in ("run.json", "recipe.json", *_RESULTS):  # of a process that was killed while it wrote
-        (folder / f"{UNFINISHED}{name}").unlink(missing_ok=True)
-    if not path.exists():
-        return None
-    try:
-        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
-    except Exception as error:
-        first_line = str(error).partition("\n")[0]  # torch adds advice on how to read what one trusts
-        raise ValueError(f"the checkpoint {str(path)!r} cannot be read ({first_line})") from error
-    return state
-
-
-def random_state(device: torch.device) -> dict[str, Any]:
-    """The state of the random number generators that models draw from."""
-    state = {"cpu": torch.get_rng_state()}
-    return state | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
-
-
-def set_random_state(state: dict[str, Any], device: torch.device) -> None:
-    torch.set_rng_state(state["cpu"].cpu())
-    if "cuda" in state and device.type == "cuda":
-        torch.cuda.set_rng_state(state["cuda"].cpu(), device)

@@ -1,31 +1,37 @@
 """From a job to a finished run: data, subject, loop, and the files that stay."""
 
 import dataclasses
+import hashlib
 import json
+import re
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import repopt
 from repopt.data import DataSet, load_data
 from repopt.device import commit, environment
-from repopt.files import replacing
+from repopt.files import write_tensors
 from repopt.models import create_model, list_models
 from repopt.models import load_checkpoint as load_weights
 from repopt.models.saved import tuples
+from repopt.optim.contract import fingerprint
 from repopt.plans.planning import ScalesLike, plan
 from repopt.plans.scales import Scales
+from repopt.train.checkpoint import has_checkpoint, read_origin
 from repopt.train.distributed import World, joined
 from repopt.train.loop import Trainer
 from repopt.train.methods import METHODS, Method, Subject, counterpart, make_subject
 from repopt.train.progress import Clock
 from repopt.train.recipe import Recipe, on_cuda_unless_given
-from repopt.train.records import read_info
-from repopt.train.runs import CHECKPOINT, RunFolder, run_recipe
+from repopt.train.records import read_info, read_json
+from repopt.train.runs import RunFolder, run_recipe
+
+_OF_BROKEN = ("broken", "data_digest", "data_listing", "train_images", "val_images")  # changed by `--broken skip`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,12 +77,15 @@ def train_run(
     with joined(device) as (world, chosen):
         folders: list[RunFolder] = []
 
-        def start() -> Job:
+        def start() -> tuple[Job, dict[str, Any] | None]:
             folders.append(RunFolder(out, resume=resume))
-            return _recorded(job, out) if resume else job
+            return (_recorded(job, out), _summary_of_finished(out)) if resume else (job, None)
 
+        world.check_alike({"--resume": resume, **_given(job)})
         try:
-            recorded = world.shared(start)
+            recorded, summary = world.shared(start)
+            if summary is not None:
+                return summary
             return _train(recorded, folders[0] if folders else None, chosen, world, resume=resume, quiet=quiet)
         finally:
             for folder in folders:
@@ -90,12 +99,18 @@ def _train(
     with clock.measure("data"):
         data = load_data(job.data, size=job.recipe.size, limit=job.limit, broken=job.broken)
     if resume:
-        world.shared(lambda: _check_data(data, folder))
+        world.shared(lambda: _check_data(job, data, folder))
     subject = build(job, data, device)
+    world.check_alike(_made(data, subject))
     trainer = Trainer(subject, data, job.recipe, folder, device=device, world=world, clock=clock, quiet=quiet)
     info = _info(job, data, subject, device, world)
-    if not resume and folder is not None:
-        _write_start(job, folder, info)
+    if folder is not None:
+        if not resume:
+            _write_start(job, folder, info)
+        elif read_info(folder.path).broken != job.broken:
+            changed = {name: info[name] for name in _OF_BROKEN}
+            folder.write("run.json", {**read_json(folder.path, "run.json"), **changed})
+        folder.origin = read_origin(folder.path)
     # dropout draws from here: different units on each rank, whatever was drawn above
     torch.manual_seed(job.recipe.seed + world.rank)
     if resume:
@@ -126,24 +141,57 @@ def build(job: Job, data: DataSet, device: torch.device) -> Subject:
     return make_subject(job.method, model, job.recipe, scales=job.scales, drawn=job.weights is None)
 
 
+def _given(job: Job) -> dict[str, object]:
+    """What a rank was asked for; scales that were read already are compared with the plan."""
+    plain = ("method", "model", "data", "weights", "limit", "broken", "options")
+    scales = {"scales": job.scales} if isinstance(job.scales, str | Path) else {}
+    return {**{name: getattr(job, name) for name in plain}, **scales, **dataclasses.asdict(job.recipe)}
+
+
+def _made(data: DataSet, subject: Subject) -> dict[str, object]:
+    """What a rank made of that; not the weights, which differ by rounding between processors, and which DDP shares."""
+    layout = [(name, tuple(value.shape), str(value.dtype)) for name, value in subject.model.state_dict().items()]
+    text = re.sub("0x[0-9a-f]+", "", f"{subject.model}{layout}")  # without addresses
+    return {
+        "training images": len(data.train),
+        "validation images": len(data.val),
+        "classes": f"{len(data.classes)}, digest {hashlib.sha256(repr(data.classes).encode()).hexdigest()[:12]}",
+        "the digest of the data": data.digest[:12],
+        "the digest of the model": hashlib.sha256(text.encode()).hexdigest()[:12],
+        "the digest of the scales": None if subject.plan is None else fingerprint(subject.plan, "scales"),
+        "repopt": repopt.__version__,
+        "torch": torch.__version__,
+    }
+
+
 def _recorded(job: Job, out: Path) -> Job:
     """The job that a run folder was started with."""
     run, recipe = read_info(out), run_recipe(out)
     scales = out / "scales.safetensors"
     # without a checkpoint the run starts over, from the weights that it was given
-    weights = None if run.weights is None or (out / CHECKPOINT).exists() else Path(run.weights)
+    weights = None if run.weights is None or has_checkpoint(out) else Path(run.weights)
     return dataclasses.replace(
         job,
         method=_known_method(run.method, out),
         model=run.model,
         data=run.data,
         limit=run.limit,
-        broken=run.broken,
+        broken="skip" if job.broken == "skip" else run.broken,
         options=tuples(run.options),
         recipe=recipe,
         weights=weights,
         scales=Scales.load(scales) if scales.exists() and run.method != "search" else None,
     )
+
+
+def _summary_of_finished(out: Path) -> dict[str, Any] | None:
+    """The summary of a finished run that has no checkpoint: training it again would overwrite its results."""
+    if has_checkpoint(out) or not any((out / name).exists() for name in ("summary.json", "model.safetensors")):
+        return None
+    summary = read_json(out, "summary.json") if (out / "summary.json").exists() else {}
+    if summary.get("epochs") != run_recipe(out).epochs:
+        raise ValueError(f"the run in {str(out)!r} is finished and has no checkpoint to go on from: start another run")
+    return summary
 
 
 def _known_method(method: str, out: Path) -> Method:
@@ -164,6 +212,7 @@ def _info(job: Job, data: DataSet, subject: Subject, device: torch.device, world
         "limit": job.limit,
         "broken": job.broken,
         "data_digest": data.digest,
+        "data_listing": data.listing,
         "train_images": len(data.train),
         "val_images": len(data.val),
         "image_size": job.recipe.size or data.size,
@@ -180,12 +229,12 @@ def _info(job: Job, data: DataSet, subject: Subject, device: torch.device, world
 
 
 def _write_start(job: Job, folder: RunFolder, info: dict[str, Any]) -> None:
-    folder.write("run.json", info)
+    folder.write("run.json", {"id": uuid.uuid4().hex, **info})
     if job.method in ("repopt", "csla"):
         planned = plan(create_model(job.model, **job.options), scales=job.scales)
         if planned.scales is not None:
-            with replacing(folder.path / "scales.safetensors") as path:
-                planned.scales.save(path)  # wherever they were read from, they are at hand to resume with
+            # wherever they were read from, they are at hand to resume with
+            planned.scales.save(folder.path / "scales.safetensors")
     folder.write("recipe.json", dataclasses.asdict(job.recipe))  # last: from now on the folder can be resumed
 
 
@@ -194,8 +243,7 @@ def _save_searched(job: Job, subject: Subject, folder: RunFolder, info: dict[str
     from repopt.surgery.conversion import extract_scales
 
     provenance = {"run": json.dumps(info), "recipe": json.dumps(dataclasses.asdict(job.recipe))}
-    with replacing(folder.path / "scales.safetensors") as path:
-        Scales(extract_scales(subject.model), provenance).save(path)
+    Scales(extract_scales(subject.model), provenance).save(folder.path / "scales.safetensors")
 
 
 def _write_model(job: Job, data: DataSet, trainer: Trainer, folder: RunFolder) -> None:
@@ -222,8 +270,13 @@ def _write_model(job: Job, data: DataSet, trainer: Trainer, folder: RunFolder) -
     _save_weights(folder.path / "model.safetensors", model)  # last: now the run can be loaded
 
 
-def _check_data(data: DataSet, folder: RunFolder | None) -> None:
-    if folder is not None and data.digest != read_info(folder.path).data_digest:
+def _check_data(job: Job, data: DataSet, folder: RunFolder | None) -> None:
+    """Raises unless the images are those of the start; a run that now leaves out broken ones has the same files."""
+    if folder is None:
+        return
+    run = read_info(folder.path)
+    same_files = job.broken != run.broken and run.data_listing is not None and data.listing == run.data_listing
+    if data.digest != run.data_digest and not same_files:
         raise ValueError(
             f"{data.name!r} holds other images than when the run in {str(folder.path)!r} was started: bring them back, "
             "or start another run"
@@ -232,8 +285,7 @@ def _check_data(data: DataSet, folder: RunFolder | None) -> None:
 
 def _save_weights(path: Path, model: nn.Module) -> None:
     tensors: dict[str, Tensor] = {name: value.cpu().contiguous() for name, value in model.state_dict().items()}
-    with replacing(path) as unfinished:
-        save_file(tensors, unfinished, metadata={"format": "pt"})
+    write_tensors(path, tensors)
 
 
 def _options(job: Job, data: DataSet) -> dict[str, Any]:
