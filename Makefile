@@ -29,7 +29,7 @@ docs: $(VENV)/.installed-dev
 # builds sdist and wheel, then tries the wheel in an empty environment; it holds the package and nothing else
 wheel: $(VENV)/bin/python
 	rm -rf dist
-	$(BIN)/pip install --quiet -c constraints.txt build hatchling
+	$(BIN)/pip install --quiet -c constraints.txt build hatchling editables
 	$(BIN)/python -m build --no-isolation
 	! $(BIN)/python -m zipfile -l dist/*.whl | tail -n +2 | grep -vE '^repopt(-[^/]+\.dist-info)?/'
 	$(PYTHON) -m venv --clear build/wheel

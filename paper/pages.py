@@ -9,6 +9,7 @@ A placeholder is a call of one of `FUNCTIONS` with literal arguments. `python -m
 import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from html import escape
 from pathlib import Path
 
 from paper import library, measured
@@ -31,7 +32,7 @@ def fill(page: str, results: Path = RESULTS) -> str:
     """A page with all its placeholders filled from the CSV files of a folder."""
 
     def filled(found: re.Match[str]) -> str:
-        value = _value(found[1], results)
+        value = escape(_value(found[1], results), quote=False)  # Markdown is HTML, and rows hold names of folders
         return f"<!--= {found[1]} -->" + (f"\n{value}\n" if value.startswith("|") else value) + "<!--/-->"
 
     return _PLACEHOLDER.sub(filled, page)

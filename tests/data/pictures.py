@@ -1,5 +1,10 @@
 """Class folders of small pictures for the tests."""
 
+import os
+import select
+import time
+from contextlib import contextmanager
+
 import numpy as np
 from PIL import Image
 
@@ -28,3 +33,20 @@ def truncate(path):
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
     return path
+
+
+@contextmanager
+def reader_of(fifo):
+    """Waits until somebody reads from a FIFO, and holds them there; gives a function that waits until nobody does."""
+    end, pipe, poll = time.monotonic() + 60, None, select.poll()
+    while pipe is None:
+        try:
+            pipe = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:  # nobody does
+            assert time.monotonic() < end
+            time.sleep(0.01)
+    poll.register(pipe, 0)
+    try:
+        yield lambda: poll.poll(60_000) == [(pipe, select.POLLERR)]
+    finally:
+        os.close(pipe)

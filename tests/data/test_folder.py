@@ -177,7 +177,44 @@ def test_broken_images_are_counted_named_and_left_out(tmp_path, resident):
         assert parts.train.labels.tolist() == [0] * 5 + [1] * 5
 
 
-def test_broken_images_stop_the_run_unless_told_otherwise(tmp_path):
+def test_a_large_set_is_searched_for_broken_validation_images_before_training(tmp_path):
+    root = class_folders(tmp_path / "pets")
+    truncate(root / "val" / "dog" / "1.png")
+    truncate(root / "train" / "dog" / "1.png")  # found when it is needed
+    with pytest.raises(ValueError, match=r"1 of 18 images are broken, the first being '.*val/dog/1\.png'"):
+        read_folder(root, size=8, resident=0)
+
+
+def link_to_nothing(path):
+    path.unlink()
+    path.symlink_to("nowhere.jpg")
+
+
+def pipe_nobody_writes_to(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("resident", [0, 1 << 30])
+@pytest.mark.parametrize(
+    ("spoil", "reason"), [(link_to_nothing, "a link to nothing"), (pipe_nobody_writes_to, "not a file")]
+)
+def test_what_is_no_file_is_a_broken_image(tmp_path, spoil, reason, resident):
+    root = class_folders(tmp_path / "pets")
+    listing = read_folder(root, resident=resident).listing
+    spoil(root / "train" / "cat" / "0.jpg")
+    truncate(root / "val" / "dog" / "1.png")
+    words = rf"2 of 18 images are broken.*, the first being '.*train/cat/0\.jpg' \({reason}\)"
+    with pytest.raises(ValueError, match=words):
+        read_folder(root, resident=resident)
+    with pytest.warns(UserWarning, match=words):
+        parts = read_folder(root, resident=resident, broken="skip")
+    assert (len(parts.train), len(parts.val)) == (11, 5)
+    assert parts.train.labels.tolist() == [0] * 5 + [1] * 6
+    assert parts.listing == listing
+
+
+def test_broken_images_stop_the_run_unless_asked_to_skip_them(tmp_path):
     root = class_folders(tmp_path / "pets")
     truncate(root / "train" / "cat" / "0.jpg")
     for _ in range(2):
@@ -214,6 +251,10 @@ def remove_all(folder):
         (
             lambda root: [picture(root / "val" / name / "0.png") for name in "fgabcde"],
             r"val' holds 7 class\(es\) that train has not \('a', 'b', 'c', 'd', 'e' and 2 more\)",
+        ),
+        (
+            lambda root: (root / "train" / "cat" / "up").symlink_to(root / "train", target_is_directory=True),
+            "train/cat/up/cat' leads back to a folder around it: remove the link",
         ),
         (lambda root: remove_all(root / "train"), "there are no images in '.*train': files ending in .jpg"),
         (lambda root: (root / "train").rename(root / "x") and (root / "train").mkdir(), "holds no class folders"),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import ImageFile
 
-from data.pictures import class_folders, picture, truncate
+from data.pictures import class_folders, picture, reader_of, truncate
 from forked import event, fork
 from repopt.data import processes
 from repopt.data.processes import decode, find_broken
@@ -129,6 +129,10 @@ def decode_for_long(path, begun):
     decode([path] * 3_000_000, 2, processes=2)
 
 
+def decode_one(path):
+    decode([path], 16, processes=1)
+
+
 def interrupted(path, begun):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -151,3 +155,13 @@ def test_processes_end_with_the_one_that_started_them(tmp_path, work, number, co
     process.join(60)
     assert process.exitcode == code
     wait_until(lambda: not workers_of(process.pid))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process ends once it is done with an image")
+def test_a_process_that_is_held_up_by_a_file_ends_with_the_one_that_started_it(tmp_path):
+    os.mkfifo(tmp_path / "a.jpg")
+    process = fork(decode_one, tmp_path / "a.jpg", killed=True)
+    with reader_of(tmp_path / "a.jpg") as gone:
+        process.kill()
+        process.join(60)
+        assert gone()

@@ -1,3 +1,4 @@
+import multiprocessing
 import os
 import sys
 
@@ -5,7 +6,8 @@ import pytest
 import torch
 
 import torchvision_shim  # noqa: F401
-from data.pictures import class_folders, truncate
+from data.pictures import class_folders, reader_of, truncate
+from forked import fork
 from repopt.data import Augmentation, EvalBatches, TrainBatches
 from repopt.data.decoding import centre_crop, pillow, read_rgb
 from repopt.data.folder import read_folder
@@ -96,6 +98,21 @@ def test_a_broken_file_is_one_sentence_also_from_a_worker(files, workers):
     )
     with pytest.raises(ValueError, match=words):
         epoch(files, workers=workers)
+
+
+def stream(files):
+    multiprocessing.current_process()._config["daemon"] = False  # which could have no workers
+    epoch(files, Augmentation(), workers=1)
+
+
+def test_a_worker_that_is_held_up_by_a_file_ends_with_the_process_that_is_killed(files):
+    files.paths[0].unlink()
+    os.mkfifo(files.paths[0])
+    process = fork(stream, files, killed=True)
+    with reader_of(files.paths[0]) as gone:
+        process.kill()
+        process.join(60)
+        assert gone()
 
 
 def test_a_missing_plug_in_is_a_sentence(files, monkeypatch):

@@ -3,6 +3,7 @@ import json
 import os
 import shutil
 import sys
+from pathlib import Path
 
 import onnx
 import pytest
@@ -11,17 +12,19 @@ from torch import nn
 
 import repopt
 import repopt.export.exporting
-from exported import onnx_metadata
+from exported import hostile_archive, onnx_metadata
+from repopt.cli import main
 from repopt.data import EvalBatches, load_data
 from repopt.export import FORMATS, export_run
 from repopt.export.formats import METADATA
 from repopt.quantize import Int8, QuantizeJob, quantize_run
 from repopt.quantize.onnx_files import compare, onnx_runner
-from repopt.quantize.pt2e import load_program
+from repopt.quantize.programs import load_program
 from repopt.train.runs import load_run
 from train.program import run as program
 
 FLOAT = ["onnx", "torch-export", "safetensors"]
+OLD_RUN = Path(__file__).parents[1] / "train" / "old_runs" / "finished_sgd"
 
 
 @pytest.fixture
@@ -120,7 +123,9 @@ def test_an_int8_program_is_exported_with_the_normalization_inside(run):
     made = json.loads(onnx_metadata(exported.path)["int8"])
     assert (made["method"], made["weights"], made["calibrator"], made["images"]) == ("ptq", "tensor", "minmax", 50)
     (run / "int8").mkdir()
-    with pytest.raises(ValueError, match=r"int8' holds no program.pt2: give --int8 a folder that `repopt quantize"):
+    with pytest.raises(
+        ValueError, match=r"int8' holds no program.safetensors: give --int8 a folder that `repopt quantize"
+    ):
         export_run(run, "onnx-int8", run / "other.onnx")
     with pytest.raises(ValueError, match="a folder of INT8 is for the format onnx-int8, not onnx"):
         export_run(run, "onnx", run / "other.onnx", int8=run / "mine")
@@ -133,6 +138,25 @@ def test_an_int8_program_is_exported_with_the_normalization_inside(run):
     scales = [tensor for tensor in written.initializer if tensor.name in used]
     assert scales
     assert not any(tensor.dims for tensor in scales)  # one scale a tensor, as it was left
+    # as earlier versions left it
+    batch = {"dynamic_shapes": ({0: torch.export.Dim.DYNAMIC},), "strict": True}
+    torch.export.save(torch.export.export(left, (validation(run, 2),), **batch), run / "mine" / "program.pt2")
+    (run / "mine" / "program.safetensors").unlink()
+    again = export_run(run, "onnx-int8", run / "other.onnx", int8=run / "mine", images=30, trust=True)
+    assert again.agreement.images == 30
+
+
+def test_code_in_a_run_folder_is_not_executed(run, capfd):
+    """The archive of an INT8 program, as earlier versions wrote it, can hold any pickle."""
+    shutil.copytree(OLD_RUN / "int8", run / "int8")
+    _, trap = hostile_archive(run / "int8" / "program.pt2")
+    with pytest.raises(SystemExit, match="2"):
+        main(["export", str(run), "--format", "onnx-int8"])
+    assert not trap.exists()
+    said = capfd.readouterr().err
+    assert "program.pt2' was written by an earlier version and can execute code" in said
+    assert said.count("\n") == 1
+    assert not (run / "model-int8.onnx").exists()
 
 
 @pytest.mark.slow

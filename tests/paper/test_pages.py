@@ -47,6 +47,16 @@ def test_what_stands_between_the_marks_comes_from_the_rows(results):
     assert "old" not in page
 
 
+def test_what_the_rows_hold_is_text_on_the_page(tmp_path):
+    """Markdown lets HTML through, and a run's name is a folder's."""
+    row = {"layer": "stage3", "kernel": "3x3 kernel", "run": "<img src=x onerror=alert(1)>", "commit": "<!--/-->"}
+    append_csv(tmp_path / "kernels.csv", [row])
+    page = fill('<!--= value("kernels", "run") --><!--/-->, <!--= value("kernels", "commit") --><!--/-->', tmp_path)
+    assert "&lt;img src=x onerror=alert(1)&gt;" in page
+    assert "<img" not in page
+    assert fill(page, tmp_path) == page
+
+
 def test_a_filled_page_stays_what_it_is(results):
     assert fill(fill(PAGE, results), results) == fill(PAGE, results)
     assert fill("no placeholder <!-- at all -->", results) == "no placeholder <!-- at all -->"

@@ -10,7 +10,7 @@ import repopt
 from quantize.nets import images, small_net
 from repopt.models import deploy
 from repopt.quantize import Int8, layer_costs, post_training
-from repopt.quantize.pt2e import calibrate_, convert, load_program, prepare, save_program, switch_
+from repopt.quantize.pt2e import calibrate_, convert, prepare, switch_
 from repopt.quantize.sensitivity import signal_to_noise
 
 SETTINGS = [
@@ -83,17 +83,6 @@ def test_one_scale_for_all_channels_costs_where_channels_differ():
         for weights in ("channel", "tensor")
     )
     assert by_channel > by_tensor + 6
-
-
-@torch.no_grad()
-def test_a_file_is_the_program_for_any_number_and_size_of_images(tmp_path):
-    program = post_training(small_net(), [images()], Int8())
-    save_program(program, tmp_path / "program.pt2", images())
-    loaded = load_program(tmp_path / "program.pt2")
-    for count, size in ((1, 16), (7, 16), (64, 16), (2, 24)):
-        x = images(count, size)
-        torch.testing.assert_close(loaded(x), program(x), rtol=0, atol=0)
-    assert not [name for name, param in program.named_parameters() if param.ndim > 1 and param.is_floating_point()]
 
 
 @torch.no_grad()

@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import onnx
@@ -17,7 +18,7 @@ from repopt.models import RepOptVGG, deploy
 from repopt.quantize import Int8, QuantizeJob, Timing, quantize_run, timing
 from repopt.quantize.calibration import calibration_batches
 from repopt.quantize.ort import OnnxModel, post_training_onnx
-from repopt.quantize.pt2e import load_program
+from repopt.quantize.programs import load_program
 from repopt.quantize.qat import qat_recipe
 from repopt.quantize.quantizing import shaped
 from repopt.quantize.setting import CALIBRATORS
@@ -175,9 +176,16 @@ def test_a_cpu_that_dies_of_its_own_promises_is_asked_for_less(run, monkeypatch)
 
     monkeypatch.setattr(timing.subprocess, "run", dies_with_amx)
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
-    found = timing.measure_speed(run, run / "program.pt2", Timing(size=32))
+    found = timing.measure_speed(run, run / "program.safetensors", Timing(size=32))
     assert asked == [None, "AVX512_CORE_VNNI"]
     assert found["instructions"] == "AVX512_CORE_VNNI"
+
+
+def test_the_process_that_measures_imports_nothing_from_the_working_directory(tmp_path, monkeypatch):
+    (tmp_path / "repopt.py").write_text("raise SystemExit('imported from the working directory')")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RuntimeError, match=r"the speed could not be measured: .*'nowhere'"):
+        timing.measure_speed(Path("nowhere"), Path("nowhere.onnx"), Timing(size=32))
 
 
 def test_qat_is_the_runs_own_recipe_short_and_slow(run):
@@ -196,7 +204,7 @@ def test_the_command_says_what_int8_cost_and_writes_it(by_the_program):
         "float ",
         "INT8 ",
         "stage3.0.rbr_reparam",
-        f"written: {run}/int8/program.pt2",
+        f"written: {run}/int8/program.safetensors",
     ):
         assert line in said
     assert "Failed to load" not in said

@@ -3,11 +3,12 @@ import json
 import re
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 
 import pytest
 
-from repopt.report import write_report
+from repopt.report import figures, write_report
 from repopt.report.page import FILTERS
 from report.folders import three_methods, write_run
 
@@ -152,6 +153,21 @@ def test_whatever_the_files_hold_is_text(tmp_path):
     assert not {"script", "u", "img"} & set(page.tags)
     assert page.text.count("alert('$x$')") > 5
     assert "Scales of <i>$ over epochs" in page.text
+
+
+@pytest.mark.parametrize(
+    "name", ["<img src=x onerror=alert(1)>", "font: 1px x", "var(--none)", "$\\none$", "a\x01b", '" onload="alert(1)']
+)
+def test_whatever_a_figure_labels_is_text(name):
+    """In the drawing, and in what is said of it to those who cannot see it."""
+    figure, axes = figures.new_figure()
+    axes.annotate(name, (0, 0))
+    figures.key(axes, [name])
+    drawn = ElementTree.fromstring(figures.standing_alone(figures.to_svg(figure, name)))
+    shown = name.replace("\x01", "\N{REPLACEMENT CHARACTER}")
+    assert [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")].count(shown) == 2
+    assert drawn.get("aria-label") == shown
+    assert drawn.get("onload") is None
 
 
 def test_a_loss_that_is_not_finite_does_not_stop_the_report(tmp_path):

@@ -9,9 +9,11 @@ import socket
 import pytest
 import torch
 
+from data.pictures import class_folders, picture
 from forked import fork
 from train.equal import train_all
 from train.program import TINY, Program, metrics, weights
+from train.standing import beat_fast, come_late
 
 CASES = ("sgd", "repopt", "repopt-adamw", "search")
 LONG = ["train", *TINY, "--method", "sgd", "--data", "fake:1280,4,16", "--epochs", "30", "--dropout", "0.3", "--quiet"]
@@ -62,11 +64,23 @@ def test_evaluation_by_two_processes_counts_each_image_once_with_the_statistics_
     assert two["records"][-1]["val_accuracy"] == two["alone"]["accuracy"]
 
 
-def start(args, folder, name, outs, killed=False):
-    """Two ranks started by hand: torchrun would end the survivor before we could see what it does."""
+def start(args, folder, name, outs, *, second=(), cwds=(None, None), prepare=None, killed=False):
+    """Two ranks started by hand: torchrun would end the survivor before we could see what it does.
+
+    Args:
+        args: of both.
+        folder: for their logs.
+        name: of the logs.
+        outs: their run folders.
+        second: what the second one gets on top.
+        cwds: where they run.
+        prepare: a function that each calls first.
+        killed: whether they are to be killed.
+    """
+    both = zip(outs, world_of_two(), (args, [*args, *second]), cwds, strict=True)
     return [
-        Program(*args, "--out", out, log=folder / f"{name}-{rank}.log", env=env, killed=killed)
-        for rank, (out, env) in enumerate(zip(outs, world_of_two(), strict=True))
+        Program(*own, "--out", out, log=folder / f"{name}-{rank}.log", env=env, cwd=cwd, prepare=prepare, killed=killed)
+        for rank, (out, env, own, cwd) in enumerate(both)
     ]
 
 
@@ -82,6 +96,64 @@ def test_a_rank_that_is_killed_ends_the_other_with_a_sentence(dead, tmp_path):
     assert f"rank {1 - dead} lost another rank" in line
     assert "Traceback" not in survivor.said
     ranks[dead].wait()
+
+
+def test_ranks_with_other_flags_end_at_once_and_name_them(tmp_path):
+    other = ["--lr", "0.3", "--seed", "7", "--data", "fake:64,4,16"]
+    ranks = start(SHORT, tmp_path, "flags", [tmp_path / "run"] * 2, second=other)
+    assert [rank.wait(timeout=60) for rank in ranks] == [2, 2], ranks[0].said + ranks[1].said
+    for rank in ranks:
+        assert "rank 1 differs from rank 0 in data (fake:64,4,16 instead of fake:128,4,16), lr (0.3 " in rank.said
+        assert "seed (7 instead of 0)" in rank.said
+        assert "Traceback" not in rank.said
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda train: (train / "cat" / "0.png").unlink(), "in training images (11 instead of 12), the digest of the"),
+        (lambda train: picture(train / "cat" / "0.png", seed=99), "in the digest of the data ("),
+    ],
+    ids=["one fewer", "another"],
+)
+def test_ranks_with_other_images_end_at_once_and_say_so(spoil, words, tmp_path):
+    for machine in ("one", "other"):
+        class_folders(tmp_path / machine / "pets", endings=(".png",), size=(16, 16))
+    spoil(tmp_path / "other" / "pets" / "train")
+    args = [*SHORT, "--data", "folder:pets", "--batch-size", "4", "--size", "16"]
+    ranks = start(args, tmp_path, "data", [tmp_path / "run"] * 2, cwds=(tmp_path / "one", tmp_path / "other"))
+    assert [rank.wait(timeout=60) for rank in ranks] == [2, 2], ranks[0].said + ranks[1].said
+    assert all(f"rank 1 differs from rank 0 {words}" in rank.said for rank in ranks)
+
+
+def test_ranks_that_evaluate_other_images_end_at_once_and_say_so(trained_run, tmp_path):
+    ranks = [
+        Program("eval", trained_run, "--device", "cpu", "--limit", limit, log=tmp_path / f"{limit}.log", env=env)
+        for limit, env in zip((40, 20), world_of_two(), strict=True)
+    ]
+    assert [rank.wait(timeout=60) for rank in ranks] == [2, 2], ranks[0].said + ranks[1].said
+    assert all("rank 1 differs from rank 0 in images (20 instead of 40), the digest" in rank.said for rank in ranks)
+
+
+@pytest.mark.parametrize("still", [0, 1])
+def test_a_rank_that_is_stopped_is_named_and_ends_the_other(still, tmp_path):
+    ranks = start(LONG, tmp_path, "still", [tmp_path / "run"] * 2, prepare=beat_fast, killed=True)
+    ranks[0].wait_for((tmp_path / "run" / "metrics.jsonl").exists)
+    ranks[still].send(signal.SIGSTOP)
+    other = ranks[1 - still]
+    assert other.wait(timeout=60) == 2, other.said
+    assert f"repopt: rank {still} has given no" in other.said
+    ranks[still].send(signal.SIGKILL)
+    ranks[still].wait()
+
+
+def test_a_rank_that_keeps_the_other_waiting_is_named_and_waited_for(tmp_path):
+    ranks = [fork(come_late, tmp_path / "log", env) for env in world_of_two()]
+    for rank in ranks:
+        rank.join(100)
+    assert [rank.exitcode for rank in ranks] == [0, 0]
+    assert (tmp_path / "log").read_text().count("rank 1 has kept the others waiting") == 1
 
 
 def test_two_ranks_stopped_by_a_signal_go_on_to_the_same_bits_and_only_the_first_has_written(tmp_path):

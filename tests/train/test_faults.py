@@ -26,7 +26,7 @@ JOB = Job(method="repopt", model="repopt_vgg_nano", data="fake:64,4,8", recipe=R
 
 
 class Faults:
-    """Lets the next so-and-so-many-th call fail that opens, renames or flushes a file in a folder."""
+    """Counts the calls that open, rename or flush a file in a folder, and makes the n-th of them fail."""
 
     def __init__(self):
         self.folder, self.left, self.calls = None, None, 0

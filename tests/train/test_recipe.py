@@ -63,6 +63,7 @@ def test_a_file_changes_some_fields_of_a_named_recipe(tmp_path):
         ("label_smoothing = 1.0", r"the recipe's label_smoothing must be at least 0 and less than 1, not 1.0"),
         ("clip = 0", "the recipe's clip must be more than 0 and"),
         ("accumulate = 3", "a batch of 256 cannot be computed in 3 equal parts"),
+        ('optimizer = "RepOptimizer"', "torch.optim has no 'RepOptimizer'"),
         ('optimizer = "AdamX"', "torch.optim has no 'AdamX'; it has Adam"),
         ('base = "serch"', "there is no recipe 'serch'; there is search"),
         ("epochs = ", "cannot be read"),

@@ -1,15 +1,22 @@
 """A run that is killed and resumed ends as one that never was: the same bits, each epoch recorded once."""
 
+import dataclasses
 import random
 import shutil
 import signal
+import warnings
 
 import pytest
 import torch
 
 import repopt
+from data.pictures import class_folders, truncate
+from repopt.data.folder import read_folder
 from repopt.files import UNFINISHED
 from repopt.train.checkpoint import CHECKPOINT, PREVIOUS
+from repopt.train.recipe import demo
+from repopt.train.records import read_info
+from repopt.train.training import Job, train_run
 from train.program import TINY, Program, finished, metrics, run, weights
 
 EVERYTHING = ["--ema", "0.9", "--mixup", "0.4", "--accumulate", "2", "--clip", "1", "--crop-padding", "2", "--flip"]
@@ -142,6 +149,30 @@ def test_a_run_whose_data_have_changed_is_not_resumed(wholes, tmp_path):
     code, said = run(*WAYS["repopt-sgd"], "--out", whole, "--resume", log=tmp_path / "log")
     assert code == 2
     assert "holds other images than when the run" in said
+
+
+def test_a_run_that_stopped_at_a_broken_image_goes_on_without_it(tmp_path, monkeypatch):
+    """Of files that are streamed; a link that leads nowhere since then is left out, too."""
+    monkeypatch.setenv("REPOPT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(read_folder.__kwdefaults__, "resident", 0)
+    root, out = class_folders(tmp_path / "pets", 8, 2, size=(16, 16)), tmp_path / "run"
+    recipe = dataclasses.replace(demo(), epochs=2, batch_size=4, size=16, workers=0, warmup_epochs=0)
+    job = Job(method="sgd", model="repopt_vgg_nano", data=f"folder:{root}", recipe=recipe)
+    truncate(root / "train" / "cat" / "0.jpg")
+    for resume in (False, True):
+        with pytest.raises(ValueError, match=r"cat/0\.jpg' is not a readable image"):
+            train_run(job, out, resume=resume, device="cpu", quiet=True)
+    (root / "train" / "dog" / "3.jpg").unlink()
+    (root / "train" / "dog" / "3.jpg").symlink_to("nowhere")
+    skipping = dataclasses.replace(job, broken="skip")
+    with pytest.warns(UserWarning, match="2 of 20 images are broken and were left out"):
+        summary = train_run(skipping, out, resume=True, device="cpu", quiet=True)
+    assert summary["steps"] == 2 * (14 // 4)
+    assert (read_info(out).broken, read_info(out).train_images) == ("skip", 14)
+    (root / "train" / "dog" / "4.png").unlink()
+    warnings.simplefilter("ignore")
+    with pytest.raises(ValueError, match="holds other images than when the run"):
+        train_run(skipping, out, resume=True, device="cpu", quiet=True)
 
 
 def test_a_finished_run_without_checkpoints_is_not_trained_again(wholes, tmp_path):

@@ -218,7 +218,7 @@ def say_before(job: "Job", out: Path, *, resume: bool, quiet: bool) -> None:
     if resume and (out / "summary.json").exists():
         print(f"note: the run in {out} is finished, and nothing more is trained: for other settings give another --out")
     elif resume and (out / "recipe.json").exists():
-        print("note: the run goes on with its own settings, and other flags are ignored")
+        print("note: the run goes on with its own settings, and other flags than --broken skip are ignored")
     elif not resume and job.recipe.warmup_epochs >= job.recipe.epochs:
         print(
             f"note: the warm-up of {job.recipe.warmup_epochs:g} epochs does not end within {job.recipe.epochs}: for a "

@@ -35,7 +35,7 @@ def cached(
     """What `make` returns, from disk where it was made before.
 
     Args:
-        paths: of the files that it is made of.
+        paths: the image files.
         use: what is made of them, for instance `96` for their pixels at that side.
         folder: of the cache; the default one unless given.
         make: makes the tensor, and messages by place.

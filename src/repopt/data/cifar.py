@@ -1,23 +1,27 @@
 """CIFAR-10 and CIFAR-100 as they are distributed: binary or python version, packed or unpacked.
 
 A binary record is one label byte (CIFAR-100: the coarse label, then the fine one) and 3,072 pixels, plane by plane. The
-python version's pickles are read by `pickles`, which makes nothing but arrays and containers.
+python version's pickles are read by `pickles`, as data. No file is read that is larger than the published ones are.
 """
 
+import gzip
+import io
 import tarfile
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import torch
 
 from repopt.data.images import Images, Splits
-from repopt.data.pickles import load_arrays
+from repopt.data.pickles import read_pickle
 
 SIZE = 32
 _PIXELS = 3 * SIZE * SIZE
+# bytes: the largest published file has 155 million, all files of an archive 187 million
+_LARGEST_FILE, _LARGEST_ARCHIVE = 160_000_000, 200_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +110,8 @@ def read_cifar(path: Path, kind: str) -> Splits:
             f"there is nothing at {str(path)!r}: give {layouts[0].archive}, {layouts[1].archive}, or a folder with "
             "one of them, packed or not"
         )
+    if not path.is_file() and not path.is_dir():
+        raise ValueError(f"{str(path)!r} is neither a file nor a folder: give {layouts[0].archive} or its folder")
     for place in _places(path, layouts):
         files = _unpacked(place, layouts) if place.is_dir() else _packed(place, layouts)
         for layout in layouts:
@@ -127,7 +133,7 @@ def _places(path: Path, layouts: Iterable[_Layout]) -> list[Path]:
     if path.is_file():
         return [path]
     inside = [path / layout.folder for layout in layouts] + [path / layout.archive for layout in layouts]
-    return [path, *(place for place in inside if place.exists())]
+    return [path, *(place for place in inside if place.is_dir() or place.is_file())]
 
 
 def _wanted(layouts: Iterable[_Layout]) -> set[str]:
@@ -136,7 +142,8 @@ def _wanted(layouts: Iterable[_Layout]) -> set[str]:
 
 def _unpacked(folder: Path, layouts: Iterable[_Layout]) -> dict[str, bytes]:
     # `train` may also be a folder, of another data set
-    return {name: (folder / name).read_bytes() for name in _wanted(layouts) if (folder / name).is_file()}
+    found = [folder / name for name in sorted(_wanted(layouts)) if (folder / name).is_file()]
+    return {path.name: _content(path.open("rb"), path, _LARGEST_FILE) for path in found}
 
 
 def _packed(path: Path, layouts: Iterable[_Layout]) -> dict[str, bytes]:
@@ -144,21 +151,34 @@ def _packed(path: Path, layouts: Iterable[_Layout]) -> dict[str, bytes]:
     folders = {layout.folder for layout in layouts}
     wanted, files = _wanted(layouts), {}
     try:
-        with tarfile.open(path) as archive:
+        with path.open("rb") as file:
+            zipped = file.read(2) == b"\x1f\x8b"
+        content = _content(gzip.GzipFile(path) if zipped else path.open("rb"), path, _LARGEST_ARCHIVE)
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
             for member in archive:
                 place = Path(member.name)
-                if place.name in wanted and place.parent.name in folders | {""}:
-                    content = archive.extractfile(member)
-                    if content is not None:
-                        files[place.name] = content.read()
-            while archive.fileobj is not None and archive.fileobj.read(1 << 20):
-                pass  # to the very end, where the checksum is
-    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        first = str(error).partition("\n")[0]  # tarfile has a line for each compression it tried
+                if member.size < 0:
+                    raise ValueError(
+                        f"{member.name!r} in it has less than no bytes"
+                    )  # tarfile would go round in circles
+                if place.name not in wanted or place.parent.name not in folders | {""} or member.isdir():
+                    continue
+                if not member.isreg() or member.issparse():
+                    raise ValueError(f"{member.name!r} in it is not a plain file")
+                files[place.name] = archive.extractfile(member).read()  # type: ignore[union-attr]
+    except Exception as error:  # a corrupt archive breaks tarfile in many ways
         raise ValueError(
-            f"{str(path)!r} is not a readable archive ({first}): it may be cut off, so download it again"
+            f"{str(path)!r} is not a readable archive ({error}): it may be cut off, so download it again"
         ) from error
     return files
+
+
+def _content(file: IO[bytes] | gzip.GzipFile, path: Path, limit: int) -> bytes:
+    with file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise ValueError(f"{str(path)!r} has more than {limit:,} bytes, and CIFAR's own files have fewer")
+    return content
 
 
 def _splits(layout: _Layout, files: Mapping[str, bytes], place: Path) -> Splits:
@@ -191,19 +211,18 @@ def _binary(layout: _Layout, content: bytes, name: Path) -> tuple[np.ndarray, np
 
 
 def _python(layout: _Layout, content: bytes, name: Path) -> tuple[np.ndarray, np.ndarray]:
-    read = load_arrays(content, name)
-    data, labels = read.get("data"), np.asarray(read.get(layout.label_key, ()))
-    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape != (len(labels), _PIXELS):
+    read = read_pickle(content, name)
+    data, listed = read.get("data"), read.get(layout.label_key)
+    if not isinstance(data, np.ndarray) or not isinstance(listed, list) or data.shape != (len(listed), _PIXELS):
         raise ValueError(
             f"{str(name)!r} is not a batch of CIFAR: it must hold 'data', bytes of shape (images, {_PIXELS}), and as "
             f"many {layout.label_key!r}"
         )
-    return _checked(layout, data, labels, name)
+    return _checked(layout, data, np.array([each if isinstance(each, int) else -1 for each in listed]), name)
 
 
 def _checked(layout: _Layout, pixels: np.ndarray, labels: np.ndarray, name: Path) -> tuple[np.ndarray, np.ndarray]:
-    whole = labels.ndim == 1 and len(labels) and np.issubdtype(labels.dtype, np.integer)
-    if not whole or labels.min() < 0 or labels.max() >= layout.count:
+    if not len(labels) or labels.min() < 0 or labels.max() >= layout.count:
         raise ValueError(
             f"{str(name)!r} holds labels other than 0 to {layout.count - 1}: it is corrupt or another data set"
         )
@@ -217,8 +236,8 @@ def _names(layout: _Layout, content: bytes | None, name: Path) -> tuple[str, ...
     if layout.label_bytes:
         names = content.decode("utf-8", "replace").split()
     else:
-        listed = load_arrays(content, name).get(layout.names_key, ())
-        names = [entry.decode() if isinstance(entry, bytes) else str(entry) for entry in listed]
+        listed = read_pickle(content, name).get(layout.names_key)
+        names = [entry for entry in listed if isinstance(entry, str)] if isinstance(listed, list) else []
     if len(names) != layout.count:
         raise ValueError(
             f"{str(name)!r} names {len(names)} classes, not {layout.count}: it is corrupt or another data set"

@@ -49,6 +49,7 @@ class DataSet:
         mean: of each channel, on a scale from 0 to 1: the training split's own, or ImageNet's for files.
         std: deviation of each channel, likewise.
         digest: sha256 of pixels and labels, or of the list of files with their sizes.
+        listing: sha256 of the names and labels of all files, broken ones included; None for data of other sources.
     """
 
     name: str
@@ -60,6 +61,7 @@ class DataSet:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     digest: str
+    listing: str | None = None
 
 
 def load_data(
@@ -106,6 +108,7 @@ def load_data(
         mean=mean,
         std=std,
         digest=splits.digest or _digest(train, val),
+        listing=splits.listing,
     )
 
 

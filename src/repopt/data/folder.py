@@ -6,8 +6,9 @@ they are needed, see `streaming`.
 
 import hashlib
 import os
+import stat
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -42,8 +43,8 @@ def read_folder(
             that a sample of the images shares where these are square and at most 128 wide.
         limit: keep that many images of each part, balanced over the classes.
         cache: folder for decoded images.
-        broken: `raise` stops at broken images, `skip` leaves them out with a warning. With `raise` the files of a
-            large set are read only when a batch needs them, with `skip` beforehand.
+        broken: `raise` stops at broken images, `skip` leaves them out with a warning; links to nothing are broken
+            images, too. With `raise` the training images of a large set are decoded only when a batch needs them.
         resident: bytes that the decoded images of both parts may take; beyond them files are streamed.
     """
     train_folder, val_folder = _split_folders(path)
@@ -51,22 +52,29 @@ def read_folder(
     _, val = _files(val_folder, classes)
     if limit is not None:
         train, val = (files.take(balanced(files.labels, limit)) for files in (train, val))
-    size = size or _common_side(train.paths) or SIZE
-    paths = train.paths + val.paths
-    if len(paths) * 3 * size * size > resident:
-        if broken == "skip":
-            _, faults = cached(paths, "broken", cache, lambda: (torch.empty(0), find_broken(paths)))
-            _report(faults, paths, broken)
-            train, val = _without(faults, train, val)
-        return Splits(classes=classes, size=size, train=train, val=val, digest=_digest(path, train, val))
-    pixels, faults = cached(paths, str(size), cache, lambda: decode(paths, size))
+    paths, listing = train.paths + val.paths, _digest(path, train, val)
+    missing = {place: reason for place, each in enumerate(paths) if (reason := _why_no_file(each)) is not None}
+    size = size or _common_side([each for place, each in enumerate(train.paths) if place not in missing]) or SIZE
+    large = len(paths) * 3 * size * size > resident
+    first = len(train) if large and broken == "raise" else 0
+    there = [place for place in range(first, len(paths)) if place not in missing]
+    files = [paths[place] for place in there]
+    if large:
+        _, found = cached(files, "broken", cache, lambda: (torch.empty(0), find_broken(files)))
+    else:
+        pixels, found = cached(files, str(size), cache, lambda: decode(files, size))
+    faults = dict(sorted({**missing, **{there[place]: reason for place, reason in found.items()}}.items()))
     _report(faults, paths, broken)
     train, val = _without(faults, train, val)
+    if large:
+        digest = _digest(path, train, val, size=lambda each: os.stat(each).st_size)
+        return Splits(classes=classes, size=size, train=train, val=val, digest=digest, listing=listing)
     return Splits(
         classes=classes,
         size=size,
         train=Images(pixels=pixels[: len(train)], labels=train.labels),
         val=Images(pixels=pixels[len(train) :], labels=val.labels),
+        listing=listing,
     )
 
 
@@ -117,21 +125,25 @@ def _files(folder: Path, classes: Sequence[str] | None) -> tuple[tuple[str, ...]
     return tuple(own), ImageFiles(paths=tuple(paths), labels=torch.tensor(labels))
 
 
-def _images(folder: Path, above: tuple[str, ...] = ()) -> list[Path]:
-    """The images in a folder and those below it, each folder's own first."""
-    above = (*above, os.path.realpath(folder))
-    entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    found, below = list[Path](), list[Path]()
-    for entry in entries:
-        if entry.is_dir():
-            if entry.is_symlink() and os.path.realpath(entry.path) in above:
-                raise ValueError(f"{entry.path!r} links to a folder that it lies in: remove the link")
-            below += _images(Path(entry.path), above)
-        elif entry.name.lower().endswith(ENDINGS) and not entry.name.startswith("."):
-            if not entry.is_file() and os.path.exists(entry.path):  # a FIFO: reading it would never end
-                raise ValueError(f"{entry.path!r} is not a file: remove it")
-            found.append(Path(entry.path))
-    return found + below
+def _images(folder: Path) -> list[Path]:
+    found = list[Path]()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        inside = [Path(place), *Path(place).parents[: len(Path(place).relative_to(folder).parts)]]
+        if len({os.path.realpath(each) for each in inside}) < len(inside):
+            raise ValueError(f"{place!r} leads back to a folder around it: remove the link")
+        folders.sort()  # os.walk goes on in this order
+        found += [
+            Path(place, name) for name in sorted(names) if name.lower().endswith(ENDINGS) and not name.startswith(".")
+        ]
+    return found
+
+
+def _why_no_file(path: Path) -> str | None:
+    """Why there is nothing to read: a link leads nowhere, or this is a pipe; None for a file."""
+    try:
+        return None if stat.S_ISREG(os.stat(path).st_mode) else "not a file"
+    except OSError as error:
+        return "a link to nothing" if path.is_symlink() else str(error.strerror)
 
 
 def _common_side(paths: Sequence[Path]) -> int | None:
@@ -168,11 +180,12 @@ def _report(faults: Mapping[int, str], paths: Sequence[Path], broken: Literal["r
     warnings.warn(f"{found} and were left out, {first}", stacklevel=5)  # load_data's caller
 
 
-def _digest(root: Path, *parts: ImageFiles) -> str:
-    """Of the files' names inside the folder, their sizes and labels."""
+def _digest(root: Path, *parts: ImageFiles, size: Callable[[Path], int] | None = None) -> str:
+    """Of the files' names inside the folder and their labels, and of their sizes where these are asked for."""
     digest = hashlib.sha256()
     for part in parts:
         for path, label in zip(part.paths, part.labels.tolist(), strict=True):
-            line = f"{path.relative_to(root).as_posix()}\0{os.stat(path).st_size}\0{label}\n"
+            length = "" if size is None else f"{size(path)}\0"
+            line = f"{path.relative_to(root).as_posix()}\0{length}{label}\n"
             digest.update(line.encode("utf-8", "surrogateescape"))
     return digest.hexdigest()

@@ -74,6 +74,7 @@ class Splits:
         train: the training split.
         val: the validation split.
         digest: of the list of files; None where the pixels are there to be digested.
+        listing: digest of the names and labels of all files, broken ones included; None where there are no files.
     """
 
     classes: tuple[str, ...]
@@ -81,6 +82,7 @@ class Splits:
     train: Images | ImageFiles
     val: Images | ImageFiles
     digest: str | None = None
+    listing: str | None = None
 
 
 def balanced(labels: Tensor, count: int) -> Tensor:

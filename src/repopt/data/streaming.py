@@ -5,7 +5,9 @@ it. Crop, flip and RandAugment are done here, by Pillow and torchvision; what co
 erasing, normalization) is done on the device in batches.
 """
 
+import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -124,6 +126,7 @@ class FileStream:
             batch_sampler=self._batches,
             num_workers=workers,
             collate_fn=_collated,
+            worker_init_fn=_end_with_parent,
             pin_memory=device.type == "cuda",
             persistent_workers=workers > 0,
             generator=torch.Generator().manual_seed(0),  # its own, or torch's global one would be drawn from
@@ -152,6 +155,18 @@ def _collated(samples: list[Sample]) -> Tensor | str:
     if len(images) == len(samples):
         return torch.stack(images)
     return next(sample for sample in samples if isinstance(sample, str))
+
+
+def _end_with_parent(_: int) -> None:
+    """Ends a worker when its parent dies, even in the middle of an image; torch looks only between two batches."""
+
+    def watch() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _rand_augments(level: int) -> list[Callable[["PillowImage"], "PillowImage"]]:

@@ -28,12 +28,10 @@ from repopt.files import read_as
 from repopt.models import deploy
 from repopt.quantize import Int8, calibration_batches, post_training
 from repopt.quantize.onnx_files import Agreement, check_opset, compare, need, onnx_runner
-from repopt.quantize.pt2e import load_program
-from repopt.quantize.quantizing import FILES
+from repopt.quantize.programs import OLD_PROGRAM, PROGRAM, load_program
 from repopt.train.records import Int8Record
 from repopt.train.runs import Trained, check_data, image_format, load_run, run_data, run_recipe
 
-PROGRAM = FILES["x86"]
 _BATCH = 64
 
 
@@ -47,8 +45,8 @@ class Exported:
         shape: of an image that it takes.
         input: `normalized`, or `0..1` where the normalization is inside.
         origin: what it was compared with: the trained model, or for INT8 the INT8 program.
-        agreement: with that.
-        batch_sizes: that were tried.
+        agreement: how closely the two agree.
+        batch_sizes: the ones that were tried.
         int8: how the INT8 program was made, for INT8.
         kernels: agreement of the integer kernels that ONNX Runtime makes of the file, for INT8.
     """
@@ -74,6 +72,7 @@ def export_run(
     normalize: bool = False,
     opset: int | None = None,
     int8: str | Path | None = None,
+    trust: bool = False,
 ) -> Exported:
     """Writes a finished run's model, and keeps it if it agrees with the model on real images.
 
@@ -87,6 +86,8 @@ def export_run(
         opset: of ONNX, torch's default unless given.
         int8: the folder of `repopt quantize` whose program becomes INT8 ONNX; RUN/int8 unless given, and where there is
             none, the model is calibrated now.
+        trust: load the folder's program.pt2 if an earlier version wrote it. It can execute code: trust the one who
+            wrote it.
 
     Raises:
         ValueError: it cannot be exported so; nothing is written.
@@ -104,7 +105,7 @@ def export_run(
     source = _load(run, data, images or kind.images, normalize=normalize)
     model, quantized = source.trained.model, dict[str, Any]()
     if format == "onnx-int8":
-        model, quantized = _int8(run, source, int8)
+        model, quantized = _int8(run, source, int8, trust=trust)
     deployment = _deployment(run, source, model, quantized, opset)
     target.parent.mkdir(parents=True, exist_ok=True)
     with kind.place(target) as unfinished:
@@ -180,7 +181,7 @@ def _deployment(
 def _checked(
     format: FormatName, *, normalize: bool, opset: int | None, images: int | None, int8: str | Path | None
 ) -> Format:
-    if format not in FORMATS:
+    if not isinstance(format, str) or format not in FORMATS:
         raise ValueError(f"there is no format {format!r}; there is {', '.join(FORMATS)}")
     if images is not None and images < 1:
         raise ValueError(f"at least 1 image is compared on, not {images}")
@@ -206,21 +207,22 @@ def _check_target(target: Path, kind: Format) -> None:
         raise ValueError(f"{str(target)!r} already exists: remove it, or give another --out")
 
 
-def _int8(run: Path, source: _Source, folder: str | Path | None) -> tuple[nn.Module, dict[str, Any]]:
+def _int8(run: Path, source: _Source, folder: str | Path | None, *, trust: bool) -> tuple[nn.Module, dict[str, Any]]:
     """The INT8 program that `repopt quantize` left, or one that is calibrated now, with its setting for the user."""
     chosen = run / "int8" if folder is None else Path(folder)
     if folder is None and not chosen.exists():
         setting = Int8()
         batches = calibration_batches(source.trained, source.data, setting.images)
         return post_training(source.trained.model, batches, setting), {"method": "ptq", **asdict(setting)}
-    if not (chosen / PROGRAM).exists():
+    program = next((chosen / name for name in (PROGRAM, OLD_PROGRAM) if (chosen / name).exists()), None)
+    if program is None:
         raise ValueError(
             f"{str(chosen)!r} holds no {PROGRAM}: give --int8 a folder that `repopt quantize --backend x86` wrote"
         )
     read_as(chosen / "quantized.json", Int8Record)
     record = read_as(chosen / "quantized.json", dict[str, Any])
     kept = ("method", *(each.name for each in fields(Int8)), "form", "int8_accuracy")
-    return load_program(chosen / PROGRAM), {name: record[name] for name in kept if name in record}
+    return load_program(program, trust=trust), {name: record[name] for name in kept if name in record}
 
 
 def _one_batch(images: Images | ImageFiles, form: Mapping[str, Any]) -> Tensor:

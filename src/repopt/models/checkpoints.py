@@ -77,6 +77,8 @@ def load_checkpoint(model: nn.Module, source: str | Path | Mapping[str, Any]) ->
                 f"{tuple(state[key].shape)} in it and {tuple(tensor.shape)} in the model (for another number of "
                 "classes, load first and then call reset_classifier)"
             )
+        if state[key].is_complex() and not tensor.is_complex():
+            raise ValueError(f"the checkpoint holds complex numbers at {key!r}, where the model has real ones")
     inner.load_state_dict(state)
 
 

@@ -25,7 +25,7 @@ class BlockKernels:
 
     Attributes:
         constants: the branches' scales, as the weight has its device and precision.
-        mark: of the weight when the kernels last made it; None if they did not.
+        mark: version and address of the weight when the kernels last made it; None if they did not.
     """
 
     def __init__(self, plan: Plan, name: str, states: dict[Tensor, Any]) -> None:
@@ -42,8 +42,7 @@ class BlockKernels:
         """From kernels of the block's own, or from the split of least norm."""
         self._weight = weakref.ref(weight)
         self.mark = None
-        for kernel in self.kernels.values():
-            self._states.pop(kernel, None)
+        self.forget()
         self.constants = {branch: constant.to(weight) for branch, constant in self._whole_constants.items()}
         if kernels is None:
             kernels = csla.least_norm_split(self.block, self.constants, weight, self.name)
@@ -53,6 +52,11 @@ class BlockKernels:
             branch: nn.Parameter(_laid_out_as(weight, kernels[branch].detach().to(weight, copy=True)))
             for branch in self.block.branches
         }
+
+    def forget(self) -> None:
+        """Drops the optimizer's states of the kernels."""
+        for kernel in self.kernels.values():
+            self._states.pop(kernel, None)
 
     def belongs_to(self, weight: Tensor) -> bool:
         return self._weight is not None and self._weight() is weight
@@ -87,7 +91,7 @@ class BlockKernels:
 
     def note(self, weight: Tensor) -> None:
         """Remembers that the weight is what the kernels make."""
-        self.mark = mark_of(weight)
+        self.mark = weight._version, weight.data_ptr()
 
     def follow_(self, weight: Tensor, merged: Tensor) -> None:
         """Spreads the difference between a weight that was written and the kernels' sum over the kernels."""
@@ -110,11 +114,6 @@ class BlockKernels:
             if not state:
                 del self._states[kernel]
         self.mark = None  # the weight may have been loaded before or after
-
-
-def mark_of(weight: Tensor) -> tuple[int, int]:
-    """A mark that changes when a weight is written or moved: torch's version, and the address."""
-    return weight._version, weight.data_ptr()
 
 
 class BlockSet:

@@ -7,7 +7,6 @@ stepped one after the other, on a CPU in pieces that fit its cache. A parameter 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from types import NoneType
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +19,7 @@ from repopt.algebra.sharding import is_sharded, local_rows
 from repopt.device import takes_kernels
 from repopt.optim.clipping import check_max_norm, clip_coefficient
 from repopt.optim.contract import PlannedWeights, params_of
-from repopt.optim.kernels.launches import Launch, Row, entries_of_block, has_channels_last, takes
+from repopt.optim.kernels.launches import Launch, Row, address_of, entries_of_block, has_channels_last, takes
 from repopt.optim.one_pass import OnePass, Update, is_worth_it, one_pass
 from repopt.plans.planning import Plan
 
@@ -133,13 +132,16 @@ class ClosedForm:
             self.check(options)
         params = params_of(optimizer)
         stepped, grads = params, list(map(attrgetter("grad"), params))
-        if NoneType in set(map(type, grads)):
+        try:
+            strides: list[Any] = list(map(Tensor.stride, grads))
+        except (TypeError, RuntimeError):  # one is None, or sparse, which has no strides
             stepped = [param for param, grad in zip(params, grads, strict=True) if grad is not None]
             grads = [param.grad for param in stepped]
+            strides = [grad.is_sparse or grad.stride() for grad in grads]
         if not stepped:
             return
-        fitting = (each for each in self._arranged if each.fits(optimizer, params, stepped, grads, planned))
-        arranged = next(fitting, None) or _Arrangement(self, optimizer, params, stepped, grads, planned)
+        fitting = (each for each in self._arranged if each.fits(optimizer, params, stepped, strides, planned))
+        arranged = next(fitting, None) or _Arrangement(self, optimizer, params, stepped, strides, planned)
         if arranged not in self._arranged[:1]:
             others = (each for each in self._arranged if each is not arranged and each.is_of(optimizer, planned))
             self._arranged = [arranged, *others][:_ARRANGEMENTS]
@@ -153,7 +155,8 @@ class ClosedForm:
         for launch in arranged.launches:
             self.count_(launch.rows, found_inf)
             numbers = [self.numbers(options) for options in optimizer.param_groups]
-            launch.run([grads[index] for index in launch.places], numbers, grad_scale, found_inf, clip)
+            own = grads if len(launch.rows) == len(grads) else [grads[row.place] for row in launch.rows]
+            launch.run(own, numbers, grad_scale, found_inf, clip)
             if launch.is_captured and launch not in self._captured:
                 self._captured.append(launch)
         if arranged.one_by_one and not (found_inf is not None and found_inf.item()):
@@ -221,7 +224,7 @@ class _Arrangement:
         optimizer: Optimizer,
         params: list[Tensor],
         stepped: list[Tensor],
-        grads: list[Tensor],
+        strides: list[Any],
         planned: Mapping[str, Tensor],
     ) -> None:
         self._form = form
@@ -258,8 +261,10 @@ class _Arrangement:
         self._own_dicts = [optimizer.state[row.param] for row in self.rows]
         self._keys = [key for row in self.rows for key in self._kinds[row.group][0]]
         self._dict_of_key = [own for own, row in zip(self._own_dicts, self.rows, strict=True) for _ in row.states]
-        self._states = [id(state) for row in self.rows for state in row.states]
-        self._layouts = self._layouts_of(stepped, grads)
+        self._address = address_of if self.sharded else Tensor.data_ptr
+        self._states = [self._address(state) for row in self.rows for state in row.states]
+        self._strides = strides  # of the gradients
+        self._weights = list(map(self._address, stepped))
 
     def _row(self, optimizer: Optimizer, index: int, param: Tensor, group: int, name: str | None) -> tuple[Row, bool]:
         """A parameter with its states, made where there are none, and whether a launch steps it."""
@@ -291,7 +296,7 @@ class _Arrangement:
         optimizer: Optimizer,
         params: list[Tensor],
         stepped: list[Tensor],
-        grads: list[Tensor],
+        strides: list[Any],
         planned: Mapping[str, Tensor],
     ) -> bool:
         """Whether this was arranged for such a step; asked at every step, so it is quick."""
@@ -301,27 +306,24 @@ class _Arrangement:
             and (stepped is params or list(map(id, stepped)) == self._stepped)
             and self._kinds_of(optimizer) == self._kinds
             and self._states_of(optimizer) == self._states
-            and self._layouts_of(stepped, grads) == self._layouts
+            and strides == self._strides
+            and list(map(self._address, stepped)) == self._weights  # one that was moved or converted has another
         )
 
     def _kinds_of(self, optimizer: Optimizer) -> list[tuple[tuple[str, ...], dict[str, bool]]]:
         return [(self._form.keys(options), self._form.flags(options)) for options in optimizer.param_groups]
 
     def _states_of(self, optimizer: Optimizer) -> list[int] | None:
-        """The states that the optimizer holds now, as long as it keeps them in the same places."""
+        """The addresses of the states that the optimizer holds now; None where it holds others.
+
+        What steps share holds on to its states, so that another one is never at the same address.
+        """
         if optimizer.state is not self._state or list(map(id, optimizer.state.values())) != self._state_dicts:
             return None
-        return list(map(id, map(dict.get, self._dict_of_key, self._keys)))
-
-    def _layouts_of(self, stepped: list[Tensor], grads: list[Tensor]) -> list[Any]:
-        """The gradients' layouts and the weights' addresses: a weight that was moved or converted has another."""
-        if self.sharded:
-            stepped, grads = ([local_rows(each)[0] for each in tensors] for tensors in (stepped, grads))
-        addresses = map(Tensor.data_ptr, stepped)
         try:
-            return [*map(Tensor.stride, grads), *addresses]
-        except RuntimeError:  # a sparse one has no strides
-            return [*(grad.is_sparse or grad.stride() for grad in grads), *addresses]
+            return list(map(self._address, map(dict.__getitem__, self._dict_of_key, self._keys)))
+        except (KeyError, TypeError, AttributeError):  # one was deleted, or is None
+            return None
 
     @property
     def nbytes(self) -> int:

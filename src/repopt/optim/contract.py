@@ -3,26 +3,30 @@
 Held: the optimizer holds every planned weight that is trained; asked at each step, as models and param groups change.
 Reached: a block's kernel is zero where no branch with a nonzero scale reaches, so a weight must be zero there too.
 Fingerprint: the multiplier is a function of the scales and is never saved. Its fingerprint travels in every param group
-(other keys get lost in distributed checkpoints), and a state with another one, or with none, is refused.
+(other keys get lost in distributed checkpoints). A state with another one is refused, and so is one with none, unless
+it has not seen a step.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain
-from typing import Any, cast
+from itertools import chain, repeat
+from operator import attrgetter
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from repopt.algebra.multiplier import grad_mult
 from repopt.algebra.operators import LinearOperator
 from repopt.algebra.sharding import local_rows
 from repopt.plans.patterns import clean_modules
 from repopt.plans.planning import Plan
+from repopt.plans.stamps import KEY
 
-KEY = "repopt"  # of the fingerprint, in a param group
+_PARAMETERS = attrgetter("_parameters")
 
 
 class PlannedWeights:
@@ -45,13 +49,15 @@ class PlannedWeights:
         ]
         self._attributes = ["" if place is None else place[1] for place in places]
         self._modules = list(modules.values())
-        self._known: tuple[list[int], list[int], list[int]] | None = None
+        self._known: tuple[list[int], list[int]] | None = None
         self._held: dict[str, Tensor] = {}
         self._others: dict[str, Tensor] = {}
 
     def now(self) -> dict[str, Tensor]:
         """Every planned weight as the model has it now, by operator."""
-        return dict(zip(self._names, self._weights(), strict=True))
+        weights = self._weights()
+        self._check_parameters(weights)
+        return dict(zip(self._names, weights, strict=True))
 
     def held_by(self, optimizer: Optimizer) -> dict[str, Tensor]:
         """The planned weights that an optimizer holds; the same dict as long as model and param groups do not change.
@@ -59,11 +65,11 @@ class PlannedWeights:
         Raises:
             RuntimeError: a weight is trained and has a gradient, but the optimizer does not hold it.
         """
-        weights = self._weights()
-        sizes = [len(group["params"]) for group in optimizer.param_groups]
-        known = list(map(id, params_of(optimizer))), list(map(id, weights)), sizes
+        weights, groups = self._weights(), [group["params"] for group in optimizer.param_groups]
+        known = list(map(id, chain(weights, *groups))), list(map(len, groups))
         if known != self._known:
-            self._known, ids = known, set(known[0])
+            self._check_parameters(weights)
+            self._known, ids = known, set(known[0][len(weights) :])
             found = dict(zip(self._names, weights, strict=True))
             self._held = {name: weight for name, weight in found.items() if id(weight) in ids}
             self._others = {name: weight for name, weight in found.items() if id(weight) not in ids}
@@ -75,18 +81,19 @@ class PlannedWeights:
                 )
         return self._held
 
-    def _weights(self) -> list[Tensor]:
+    def _weights(self) -> list[Any]:
         modules: list[Any] = list(map(dict.get, self._parents, self._attributes))  # type: ignore[arg-type]
         if modules != self._modules:
             self._modules = self._checked(modules)
-        weights = [module._parameters.get("weight") for module in self._modules]
+        return list(map(dict.get, map(_PARAMETERS, self._modules), repeat("weight")))
+
+    def _check_parameters(self, weights: list[Any]) -> None:
         for name, weight in zip(self._names, weights, strict=True):
             if weight is None:
                 raise RuntimeError(
                     f"the weight of {name!r} is no parameter of its module any more, since it was pruned or "
                     "parametrized: undo that, or make a new plan without the operator"
                 )
-        return cast(list[Tensor], weights)
 
     def _checked(self, modules: list[Any]) -> list[LinearOperator]:
         for name, module in zip(self._names, modules, strict=True):
@@ -173,10 +180,15 @@ def stamp_(optimizer: Optimizer, mark: str) -> None:
     Raises:
         ValueError: the optimizer already holds the state of other steps than this plan's.
     """
-    check_state(optimizer.state, optimizer.param_groups, mark)
+    check_state(optimizer.state, optimizer.param_groups, mark, is_constant)
     optimizer.defaults[KEY] = mark
+    _stamp_groups_(optimizer)
+
+
+def _stamp_groups_(optimizer: Optimizer) -> None:
+    """Also a load_state_dict post-hook: the groups of a new optimizer's empty state have no stamp."""
     for group in optimizer.param_groups:
-        group[KEY] = mark
+        group[KEY] = optimizer.defaults[KEY]
 
 
 @contextmanager
@@ -200,37 +212,65 @@ def unstamp_(optimizer: Optimizer) -> None:
         options.pop(KEY, None)
 
 
-def refuse_other_state(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
-    """A load_state_dict pre-hook: refuses a state with no fingerprint or another one, before anything is changed."""
-    check_state(state_dict["state"], state_dict["param_groups"], optimizer.defaults[KEY])
+def guard_loading(optimizer: Optimizer) -> list[RemovableHandle]:
+    """Refuses states with another fingerprint, or with none, before anything is changed; the stamp outlives a load."""
+    return [
+        optimizer.register_load_state_dict_pre_hook(_refuse_other_state),
+        optimizer.register_load_state_dict_post_hook(_stamp_groups_),
+    ]
 
 
-def check_state(state: Mapping[Any, Any], groups: list[dict[str, Any]], mark: str) -> None:
-    """Raises if there is a state, and its fingerprint is not this one."""
-    marks = {group[KEY] for group in groups if KEY in group}
-    if marks == {mark}:
-        return
-    if marks:
+def _refuse_other_state(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+    state, groups = map(state_dict.get, ("state", "param_groups")) if isinstance(state_dict, Mapping) else (None, None)
+    if not isinstance(state, Mapping) or not isinstance(groups, list) or not all(map(_is_group, groups)):
+        raise ValueError("this is not an optimizer's state: load what optimizer.state_dict() returned")
+    check_state(state, groups, optimizer.defaults[KEY], _is_zero)
+
+
+def _is_group(group: object) -> bool:
+    return isinstance(group, Mapping) and isinstance(group.get("params"), list)
+
+
+def check_state(
+    state: Mapping[Any, Any], groups: list[dict[str, Any]], mark: str, is_unused: Callable[[Tensor], bool]
+) -> None:
+    """Raises if there is a state, and its fingerprint is not this one.
+
+    Args:
+        state: an optimizer's, or a saved one.
+        groups: its param groups.
+        mark: the fingerprint.
+        is_unused: whether a tensor of a state has not seen a step.
+    """
+    marks = {str(group[KEY]) for group in groups if KEY in group}
+    if marks - {mark}:
         raise ValueError(
-            f"the optimizer's state was made with other scales, branches or another route ({', '.join(sorted(marks))}, "
-            f"not {mark}): use the plan that it was made with, or start without it"
+            "the optimizer's state was made with other scales, branches or another route "
+            f"({', '.join(sorted(marks))}, not {mark}): use its own plan, or start without it"
         )
-    if any(_has_stepped(entry) for entry in state.values()):
+    unmarked = [param for group in groups if KEY not in group for param in group["params"]]
+    entries = [state.get(param) for param in unmarked] if marks else state.values()
+    if any(_has_stepped(entry, is_unused) for entry in entries):
         raise ValueError(
             "the optimizer's state carries no fingerprint of scales, so it is that of plain training or was detached: "
             "attach before the first step, or start without it"
         )
 
 
-def _has_stepped(state: Any) -> bool:
+def _has_stepped(state: Any, is_unused: Callable[[Tensor], bool]) -> bool:
     """Whether a parameter's state is more than what an optimizer's constructor leaves there."""
     if not isinstance(state, Mapping):
         return False
     if "step" in state:
         return float(state["step"]) > 0
     return any(
-        _has_stepped(value) or (isinstance(value, Tensor) and not is_constant(value)) for value in state.values()
+        _has_stepped(value, is_unused) or (isinstance(value, Tensor) and not is_unused(value))
+        for value in state.values()
     )
+
+
+def _is_zero(value: Tensor) -> bool:
+    return not value.any()
 
 
 def is_constant(value: Tensor) -> bool:

@@ -76,9 +76,8 @@ class ClosedSGD(ClosedForm):
         kinds: dict[tuple[int, bool, bool], list[tuple[Slot, Tensor]]] = defaultdict(list)
         for slot in slots:
             grad = product(slot.grad, slot.factors) if isinstance(slot.factors, Multiplier) else slot.grad
-            kinds[id(slot.options), _is_first(slot), _takes_fused(slot.param, [grad, *slot.states])].append(
-                (slot, grad)
-            )
+            fused = _takes_fused(slot.param, [grad, *slot.states]) and not isinstance(slot.options["lr"], Tensor)
+            kinds[id(slot.options), _is_first(slot), fused].append((slot, grad))
         for (_, is_first, fused), found in kinds.items():
             options = found[0][0].options
             buffers: list[Tensor | None] = [None if is_first else next(iter(slot.states), None) for slot, _ in found]
@@ -198,6 +197,7 @@ class SGDRoute:
 
     def __init__(self, optimizer: Optimizer, plan: Plan, max_norm: float | None = None) -> None:
         self._form = ClosedSGD(plan, max_norm)
+        self._stand_in = _StandIn(self._form)
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_state_dict_pre_hook(forget_unstepped_),
@@ -213,10 +213,8 @@ class SGDRoute:
         forget_unstepped_(optimizer)
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        stand_in = object.__new__(_StandIn)
-        stand_in.__dict__ = optimizer.__dict__
-        stand_in.form = self._form
-        return (stand_in, *args[1:]), kwargs
+        self._stand_in.__dict__ = optimizer.__dict__
+        return (self._stand_in, *args[1:]), kwargs
 
 
 class _StandIn:
@@ -226,7 +224,9 @@ class _StandIn:
     """
 
     __slots__ = ("__dict__", "form")
-    form: ClosedSGD
+
+    def __init__(self, form: ClosedSGD) -> None:
+        self.form = form
 
     def _init_group(self, group: Options, params: list[Tensor], grads: list[Tensor], buffers: list[Any]) -> bool:
         if group is self.__dict__["param_groups"][0]:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Counting = Literal["authors", "paper"]
 
+_LARGEST = int(torch.finfo(torch.float64).max)
+
 ZOO = Path(__file__).parents[1] / "zoo"
 
 _BRANCH_NAME = re.compile(r"(conv\d+(x\d+)*(d\d+(x\d+)*)?(g\d+)?|linear|identity)(_\d+)?")
@@ -54,6 +56,12 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
     def __init__(
         self, values: Mapping[str, Mapping[str, Tensor | float]], metadata: Mapping[str, str] | None = None
     ) -> None:
+        if not isinstance(values, Mapping) or not all(isinstance(operator, str) for operator in values):
+            raise TypeError(f"scales are a dictionary {{operator: {{branch: number or tensor}}}}, not {values!r}")
+        if not isinstance(metadata, Mapping | None) or not all(
+            isinstance(text, str) for text in (metadata or {}).values()
+        ):
+            raise TypeError(f"metadata is a dictionary of texts, not {metadata!r}")
         self._values: dict[str, dict[str, Tensor]] = {}
         for operator, branches in values.items():
             if not isinstance(branches, Mapping):
@@ -91,6 +99,8 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
 
     def save(self, path: str | Path) -> None:
         """Writes a .safetensors file, whole or not at all."""
+        if not isinstance(path, str | Path):
+            raise TypeError(f"scales are saved to a file, not to a {type(path).__name__}")
         if Path(path).suffix != ".safetensors":
             raise ValueError(f"scales are saved as safetensors, so {str(path)!r} must end in .safetensors")
         if not Path(path).parent.is_dir():
@@ -110,6 +120,9 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
     @classmethod
     def constant(cls, plan: "Plan", value: float) -> "Scales":
         """One number for every scale."""
+        if not isinstance(value, int | float):
+            raise TypeError(f"a constant scale is a number, not {value!r}")
+        _check_has_blocks(plan)
         return cls._by_operator(plan, dict.fromkeys(plan.operators, float(value)))
 
     @classmethod
@@ -123,6 +136,7 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
         """
         if counting not in {"authors", "paper"}:
             raise ValueError(f"counting is 'authors' or 'paper', not {counting!r}")
+        _check_has_blocks(plan)
         values = {}
         for operator, depth in plan.depths().items():
             layer = depth if counting == "authors" else depth + 1
@@ -131,6 +145,7 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
 
     def only(self, plan: "Plan") -> "Scales":
         """The scales of the operators that a plan holds, such as those of a whole model for its backbone."""
+        _check_has_blocks(plan)
         kept = {name: branches for name, branches in self._values.items() if name in plan.blocks}
         return Scales(kept, self.metadata)
 
@@ -167,9 +182,19 @@ def _are_alike(some: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> bool
     return some.keys() == others.keys() and all(torch.equal(scale, others[branch]) for branch, scale in some.items())
 
 
+def _check_has_blocks(plan: object) -> None:
+    """Raises unless this is a plan, whose module imports this one."""
+    if not isinstance(getattr(plan, "blocks", None), Mapping):
+        raise TypeError(f"plan is what repopt.plan(model, ...) returns, not a {type(plan).__name__}")
+
+
 def _scale(value: Tensor | float, key: str) -> Tensor:
     if not isinstance(value, Tensor | int | float):
         raise TypeError(f"the scale {key!r} is a {type(value).__name__}: it must be a number or a tensor")
+    if isinstance(value, Tensor) and (value.is_meta or value.layout != torch.strided):
+        raise ValueError(f"the scale {key!r} is sparse or on the meta device: it must be a dense tensor with values")
+    if isinstance(value, int) and abs(value) > _LARGEST:
+        raise ValueError(f"the scale {key!r} is too large for a floating-point number")
     # a copy: what happens to the user's tensor later must not change the optimizer's constants
     scale = value.detach().cpu().clone() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
     if scale.ndim > 1 or not scale.is_floating_point():

@@ -1,6 +1,7 @@
 """INT8 by torchao and ONNX Runtime: after training or with a short one, what it costs, and at which layer."""
 
 from repopt.quantize.calibration import calibration_batches, trimmed
+from repopt.quantize.programs import load_program
 from repopt.quantize.pt2e import post_training
 from repopt.quantize.quantizing import Quantized, QuantizeJob, quantize_run
 from repopt.quantize.sensitivity import LayerCost, layer_costs
@@ -15,6 +16,7 @@ __all__ = [
     "Timing",
     "calibration_batches",
     "layer_costs",
+    "load_program",
     "post_training",
     "quantize_run",
     "trimmed",

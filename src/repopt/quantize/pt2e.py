@@ -12,15 +12,14 @@ import copy
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from repopt.files import replacing
 from repopt.models import deploy
+from repopt.plans.patterns import check_model
 from repopt.quantize.setting import Int8
 
 _EPS = 2**-12  # the least scale, as torchao's own default for x86 has it
@@ -64,7 +63,7 @@ def prepare(model: nn.Module, example: Tensor, setting: Int8, *, training: bool 
     if training:
         _measure_in_training_only_(prepared)
     else:
-        _stay_in_eval_mode_(prepared)
+        stay_in_eval_mode_(prepared)
         switch_(prepared, measure=True, quantize=False)
     return prepared
 
@@ -86,7 +85,7 @@ def convert(prepared: GraphModule) -> GraphModule:
 
         prepared.eval()
         converted: GraphModule = convert_pt2e(prepared)
-    _stay_in_eval_mode_(converted)
+    stay_in_eval_mode_(converted)
     used = {str(node.target) for node in converted.graph.nodes if node.op == "get_attr"}
     for name in [name for name, _ in converted.named_parameters() if name not in used]:  # the weights before rounding
         module, _, own = name.rpartition(".")
@@ -94,25 +93,11 @@ def convert(prepared: GraphModule) -> GraphModule:
     return converted
 
 
-def save_program(program: GraphModule, path: Path, example: Tensor) -> None:
-    """Writes an INT8 program as one .pt2 file, in one move; its batch stays dynamic."""
-    with quiet_torchao(), replacing(path) as unfinished:
-        torch.export.save(_exported(program, example), unfinished)
-
-
-def load_program(path: Path) -> GraphModule:
-    """An INT8 program from its file; torch.compile with inductor's freezing makes it fast."""
-    with quiet_torchao():
-        import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer  # noqa: F401  its operators
-
-        program: GraphModule = torch.export.load(path).module(check_guards=False)
-    _stay_in_eval_mode_(program)
-    program._forward_pre_hooks.clear()  # they insist on the exported size; the operators take any
-    return program
-
-
 def check_batches(model: nn.Module, batches: Sequence[Tensor]) -> None:
     """Raises unless there are images, and such as the model takes."""
+    check_model(model, "calibration")
+    if not all(isinstance(batch, Tensor) for batch in batches):
+        raise TypeError("calibration images must be given as tensors, batch by batch")
     if not batches or not len(batches[0]):
         raise ValueError("calibration needs at least one image, and there is none")
     channels = getattr(model, "in_chans", batches[0].shape[1])
@@ -169,7 +154,7 @@ def _measure_in_training_only_(prepared: GraphModule) -> None:
     prepared.train, prepared.eval = train, lambda: train(False)  # type: ignore[method-assign]
 
 
-def _stay_in_eval_mode_(program: GraphModule) -> None:
+def stay_in_eval_mode_(program: GraphModule) -> None:
     """Makes train() and eval() do nothing: the program has no norm or dropout to switch, and torchao takes seconds."""
     program.train, program.eval = lambda mode=True: program, lambda: program  # type: ignore[method-assign]
 

@@ -4,7 +4,7 @@ import json
 import math
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from rich.console import Console
@@ -17,7 +17,8 @@ from repopt.models import RepGhostNet, RepOptGhostNet, RepVGG, deploy, plain_fro
 from repopt.quantize.calibration import calibration_batches, trimmed
 from repopt.quantize.onnx_files import need, write_onnx
 from repopt.quantize.ort import OnnxModel, post_training_onnx
-from repopt.quantize.pt2e import calibrated, load_program, quiet_torchao, save_program
+from repopt.quantize.programs import PROGRAM, load_program, save_program
+from repopt.quantize.pt2e import calibrated, quiet_torchao
 from repopt.quantize.qat import EPOCHS, qat_recipe, quantization_aware
 from repopt.quantize.sensitivity import LayerCost, layer_costs
 from repopt.quantize.setting import Int8
@@ -32,7 +33,7 @@ Int8Method = Literal["ptq", "qat"]
 # as it is deployed; with the norms and branches of training; a converted RepVGG with norms put back
 Form = Literal["auto", "deployed", "trained", "plain"]
 
-FILES = {"x86": "program.pt2", "onnxruntime": "model.onnx"}
+FILES = {"x86": PROGRAM, "onnxruntime": "model.onnx"}
 _IMAGES_FOR_LAYERS = 500
 _CPU = torch.device("cpu")
 
@@ -64,6 +65,11 @@ class QuantizeJob:
     timing: Timing | None = None
 
     def __post_init__(self) -> None:
+        for name, words in (("method", get_args(Int8Method)), ("form", get_args(Form))):
+            if getattr(self, name) not in words:
+                raise ValueError(f"{name} is one of {', '.join(map(repr, words))}, not {getattr(self, name)!r}")
+        if not isinstance(self.setting, Int8):
+            raise TypeError(f"setting is an Int8(...), not {self.setting!r}")
         if self.layers and (self.method, self.setting.backend) != ("ptq", "x86"):
             raise ValueError("layers are measured for PTQ by x86 alone: leave --layers out")
         if self.setting.trim and self.method == "qat":
@@ -95,10 +101,10 @@ class _Prepared:
 
     Attributes:
         trained: the float model.
-        recipe: that it was trained by.
+        recipe: the run's own.
         data: normalized as the model wants it.
         batches: to calibrate on.
-        form: that is quantized.
+        form: the one that is quantized.
         model: in that form.
         training: the recipe of QAT, None for PTQ.
     """
@@ -217,8 +223,10 @@ def _write_int8(prepared: _Prepared, setting: Int8, file: Path, *, device: torch
         program = calibrated(model.to(device), batches, setting).cpu()
     else:
         program = quantization_aware(model, prepared.data, training, setting, device=device, quiet=quiet)
-    write = save_program if setting.backend == "x86" else write_onnx
-    write(program, file, batches[0])
+    if setting.backend == "x86":
+        save_program(program, file)
+    else:
+        write_onnx(program, file, batches[0])
 
 
 def _int8_accuracy(prepared: _Prepared, file: Path, device: torch.device) -> float:

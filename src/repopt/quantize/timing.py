@@ -22,7 +22,7 @@ from torch import Tensor
 
 from repopt.models import deploy
 from repopt.quantize.onnx_files import onnx_runner
-from repopt.quantize.pt2e import load_program
+from repopt.quantize.programs import load_program
 from repopt.train.runs import load_run
 
 _FEWER = "AVX512_CORE_VNNI"  # oneDNN's name of the instructions without AMX
@@ -58,7 +58,7 @@ def measure_speed(run: Path, int8: Path, timing: Timing) -> dict[str, Any]:
 
     Args:
         run: the run folder.
-        int8: a .pt2 program or an .onnx file.
+        int8: the file that was written: an INT8 program or an .onnx file.
         timing: on what; its size must be given.
 
     Returns:
@@ -67,7 +67,8 @@ def measure_speed(run: Path, int8: Path, timing: Timing) -> dict[str, Any]:
     Raises:
         RuntimeError: it could not be measured; the message says why.
     """
-    call = [sys.executable, "-W", "ignore", "-m", "repopt.quantize.timing", str(run), str(int8)]
+    # -P: nothing is imported from the working directory
+    call = [sys.executable, "-P", "-W", "ignore", "-m", "repopt.quantize.timing", str(run), str(int8)]
     call += [str(number) for number in (timing.size, timing.batch, timing.threads, timing.repeats)]
     threaded = {**os.environ, "OMP_NUM_THREADS": str(timing.threads)}
     done, instructions = subprocess.run(call, capture_output=True, text=True, env=threaded), None

@@ -40,6 +40,7 @@ MARKERS: Sequence[tuple[str, str]] = (
 _VARIABLES = {INK: "--ink", MUTED: "--muted", GRID: "--grid", PAPER: "--card"} | {
     colour: f"--series-{index + 1}" for index, colour in enumerate(SERIES)
 }
+_NOT_IN_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 _LINES: Mapping[Weight, dict[str, Any]] = {
     "mean": {"linewidth": 2.2, "zorder": 3.0},
     "single": {"linewidth": 0.9, "alpha": 0.45},
@@ -261,6 +262,12 @@ def to_svg(figure: "Figure", description: str) -> str:
         figure: what was drawn.
         description: for those who hear the page; different for each figure of it.
     """
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)  # a name with dollar signs is no formula
+        text.set_text(_NOT_IN_XML.sub("\N{REPLACEMENT CHARACTER}", text.get_text()))
+    description = _NOT_IN_XML.sub("\N{REPLACEMENT CHARACTER}", description)
     buffer = io.StringIO()
     # ids made from the description, not at random: the same runs give the same page, its figures have different ids
     with _matplotlib().rc_context({**_SETTINGS, "svg.hashsalt": description}):
@@ -268,12 +275,18 @@ def to_svg(figure: "Figure", description: str) -> str:
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'<g id="[^"]*"', "<g", svg)  # several figures share a page, and an id must be the only one
     svg = re.sub(r' (width|height)="[\d.]+pt"', "", svg, count=2)  # as wide as the card
-    svg = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", svg)
-    for colour, variable in _VARIABLES.items():
-        svg = svg.replace(colour, f"var({variable})")
+    svg = re.sub(r"<[^>]*>", lambda tag: _restyled(tag[0]), svg)  # not the text between the tags, which is a run's
     return svg.replace("<svg", f'<svg role="img" aria-label="{escape(description)}"', 1)
+
+
+def _restyled(tag: str) -> str:
+    """A tag of matplotlib's in the page's font and colours."""
+    tag = re.sub(r'^<g id="[^"]*"', "<g", tag)  # several figures share a page, and an id must be the only one
+    tag = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", tag)
+    for colour, variable in _VARIABLES.items():
+        tag = tag.replace(colour, f"var({variable})")
+    return tag
 
 
 def key(axes: "Axes", labels: Sequence[str]) -> None:
@@ -293,7 +306,7 @@ def standing_alone(svg: str) -> str:
     """The figure for a file of its own, in the colours of the page's light mode."""
     css = resources.files("repopt.report").joinpath("style.css").read_text(encoding="utf-8")
     light = dict(re.findall(r"(--[\w-]+): (#\w+)", css.partition("}")[0]))
-    svg = re.sub(r"var\((--[\w-]+)\)", lambda variable: light[variable[1]], svg)
+    svg = re.sub(r"var\((--[\w-]+)\)", lambda variable: light.get(variable[1], variable[0]), svg)
     return svg.replace("<svg", f'<svg style="background: {light["--card"]}; font-family: sans-serif"', 1)
 
 

@@ -27,7 +27,7 @@ CHECKPOINT, PREVIOUS = "checkpoint.pt", "checkpoint.previous.pt"
 _SEAL = b"\nrepopt sha256 "
 _HEX = 64
 _FREE = ("epochs", "workers")  # settings that may change when a run is resumed
-_FIXED = ("id", "method", "model", "options", "data_digest")  # of run.json
+_FIXED = ("id", "method", "model", "options")  # of run.json
 
 
 class _DamagedError(ValueError):
@@ -126,8 +126,10 @@ def _read(path: Path, device: torch.device, origin: Mapping[str, Any] | None) ->
         if isinstance(error, OSError) and error.errno != errno.EINVAL:  # which torch says of a file that was cut
             raise  # of the disk, not of what is on it
         trouble = f"the checkpoint {str(path)!r} cannot be read ({_cause(error)})"
-        # what was sealed is whole: the trouble is elsewhere, such as a full GPU
-        raise (ValueError if sealed else _DamagedError)(trouble) from error
+        if not sealed:
+            raise _DamagedError(trouble) from error
+        # what was sealed is whole: the trouble is elsewhere, such as a full GPU or the disk
+        raise (OSError if isinstance(error, OSError) else ValueError)(trouble) from error
     if not isinstance(state, dict):
         raise _DamagedError(f"the checkpoint {str(path)!r} does not hold the state of a run")
     found = state.pop("origin", None)

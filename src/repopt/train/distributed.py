@@ -1,10 +1,11 @@
 """Many processes: torchrun starts them, DistributedDataParallel averages their gradients, rank 0 writes.
 
+Ranks that were started differently are refused, see `check_alike`; one that stands still is named, see `heartbeat`.
 Norms use the statistics of their own rank's images, as the authors' training does; SyncBatchNorm is the user's to add.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from repopt.device import chosen_device
+from repopt.train.heartbeat import Heartbeat
 
 # A rank that dies closes its connections, which ends the others at once. One that is busy, compiling or writing a large
 # checkpoint, must not end them.
@@ -79,6 +81,25 @@ class World:
         dist.all_gather_object(values, value)
         return values
 
+    def check_alike(self, facts: Mapping[str, object]) -> None:
+        """Raises on every rank, and names what differs, unless all have the same facts.
+
+        Args:
+            facts: by a name for the reader; all but digests short enough to be shown.
+        """
+        first, *others = self.gather({name: str(value) for name, value in facts.items()})
+        for rank, other in enumerate(others, start=1):
+            differing = [
+                f"{name} ({other.get(name, 'nothing')} instead of {first.get(name, 'nothing')})"
+                for name in dict.fromkeys([*first, *other])
+                if other.get(name) != first.get(name)
+            ]
+            if differing:
+                raise ValueError(
+                    f"rank {rank} differs from rank 0 in {', '.join(differing)}: start every rank with the same flags, "
+                    "data and versions"
+                )
+
     def any(self, flag: bool, device: torch.device) -> bool:
         """Whether the flag is set on some rank."""
         if self.size == 1:
@@ -107,6 +128,8 @@ def joined(device: str) -> Iterator[tuple[World, torch.device]]:
         yield World(), chosen
         return
     dist.init_process_group("nccl" if cuda else "gloo", timeout=_PATIENCE)
+    heartbeat = Heartbeat(rank=dist.get_rank(), size=size)
+    heartbeat.start()
     try:
         yield World(rank=dist.get_rank(), size=size, local_rank=local_rank), chosen
     except RuntimeError as error:
@@ -117,6 +140,7 @@ def joined(device: str) -> Iterator[tuple[World, torch.device]]:
             "its output, then start again with --resume"
         ) from error
     finally:
+        heartbeat.stop()
         dist.destroy_process_group()
 
 

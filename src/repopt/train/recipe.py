@@ -15,7 +15,9 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 import torch
+from torch.optim import Optimizer
 
+from repopt import optim
 from repopt.algebra.csla import Convention, IdentityStart
 from repopt.data import Augmentation
 from repopt.files import read_as, read_text
@@ -83,7 +85,7 @@ class Recipe:
         lr_batch: the batch that `lr` is for; another batch size scales it linearly.
         warmup_epochs: epochs of linear warm-up.
         warmup_lr: where the warm-up starts, for a batch of `lr_batch`.
-        optimizer: the name of one in torch.optim.
+        optimizer: the name of one in torch.optim, or Lion.
         momentum: of SGD.
         nesterov: Nesterov momentum, of SGD.
         weight_decay: of kernels and identities; norms and biases have none.
@@ -169,12 +171,7 @@ class Recipe:
                 raise ValueError(f"the recipe's {each.name} must be {bound}, not {_short(value)}")
         if self.batch_size % self.accumulate:
             raise ValueError(f"a batch of {self.batch_size} cannot be computed in {self.accumulate} equal parts")
-        if not isinstance(getattr(torch.optim, self.optimizer, None), type):
-            known = {name.lower(): name for name in dir(torch.optim) if isinstance(getattr(torch.optim, name), type)}
-            near = difflib.get_close_matches(self.optimizer.lower(), known) or ["sgd", "adamw"]
-            raise ValueError(
-                f"torch.optim has no {self.optimizer!r}; it has {', '.join(known[name] for name in near)} and more"
-            )
+        optimizer_named(self.optimizer)
         _ = self.augmentation  # which checks its own fields
 
     @property
@@ -187,6 +184,21 @@ class Recipe:
             color_jitter=self.color_jitter,
             erasing=self.erasing,
         )
+
+
+def optimizer_named(name: str) -> type[Optimizer]:
+    """The optimizer of this name in torch; in repopt.optim where torch has none, which is Lion."""
+    bases = (Optimizer, optim.RepOptimizer)
+    kinds = {
+        label: kind
+        for label, kind in {**vars(optim), **vars(torch.optim)}.items()
+        if isinstance(kind, type) and issubclass(kind, Optimizer) and kind not in bases
+    }
+    if name not in kinds:
+        known = {label.lower(): label for label in kinds}
+        near = difflib.get_close_matches(name.lower(), known) or ["sgd", "adamw"]
+        raise ValueError(f"torch.optim has no {name!r}; it has {', '.join(known[label] for label in near)} and more")
+    return kinds[name]
 
 
 def _wanted(kind: Any) -> str:

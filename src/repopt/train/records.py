@@ -37,6 +37,7 @@ class RunInfo:
     broken: Broken = "raise"
     weights: str | None = None
     data_digest: str | None = None
+    data_listing: str | None = None
     processes: int = 1
     precision: str | None = None
     hardware: str | None = None

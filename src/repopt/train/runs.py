@@ -267,10 +267,13 @@ def evaluate_run(
     found = run_data(folder, data, limit=limit)
     check_data(trained, found)
     with joined(device) as (world, chosen):
+        own = image_format(trained)
+        world.check_alike(
+            {"sizes": sizes, "images": len(found.val), "the digest of the data": found.digest[:12], **own}
+        )
         allow_tf32(recipe.precision != "fp32")
         model = trained.model.to(chosen)
         scores = {}
-        own = image_format(trained)
         for size in sizes or (own["size"],):
             batches = EvalBatches(
                 found.val,

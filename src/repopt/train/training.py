@@ -1,7 +1,9 @@
 """From a job to a finished run: data, subject, loop, and the files that stay."""
 
 import dataclasses
+import hashlib
 import json
+import re
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ from repopt.files import write_sealed
 from repopt.models import create_model, list_models
 from repopt.models import load_checkpoint as load_weights
 from repopt.models.saved import tuples
+from repopt.optim.contract import fingerprint
 from repopt.plans.planning import ScalesLike, plan
 from repopt.plans.scales import Scales
 from repopt.train.checkpoint import has_checkpoint, read_origin
@@ -26,6 +29,8 @@ from repopt.train.progress import Clock
 from repopt.train.recipe import Recipe, on_cuda_unless_given
 from repopt.train.records import read_info, read_json
 from repopt.train.runs import RunFolder, run_recipe
+
+_OF_BROKEN = ("broken", "data_digest", "data_listing", "train_images", "val_images")  # changed by `--broken skip`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +80,7 @@ def train_run(
             folders.append(RunFolder(out, resume=resume))
             return (_recorded(job, out), _summary_of_finished(out)) if resume else (job, None)
 
+        world.check_alike({"--resume": resume, **_given(job)})
         try:
             recorded, summary = world.shared(start)
             if summary is not None:
@@ -96,13 +102,17 @@ def _train(
     with clock.measure("data"):
         data = load_data(job.data, size=job.recipe.size, limit=job.limit, broken=job.broken)
     if resume:
-        world.shared(lambda: _check_data(data, folder))
+        world.shared(lambda: _check_data(job, data, folder))
     subject = build(job, data, device)
+    world.check_alike(_made(data, subject))
     trainer = Trainer(subject, data, job.recipe, folder, device=device, world=world, clock=clock, quiet=quiet)
     info = _info(job, data, subject, device, world)
     if folder is not None:
         if not resume:
             _write_start(job, folder, info)
+        elif read_info(folder.path).broken != job.broken:
+            changed = {name: info[name] for name in _OF_BROKEN}
+            folder.write("run.json", {**read_json(folder.path, "run.json"), **changed})
         folder.origin = read_origin(folder.path)
     # dropout draws from here: different units on each rank, whatever was drawn above
     torch.manual_seed(job.recipe.seed + world.rank)
@@ -134,6 +144,29 @@ def build(job: Job, data: DataSet, device: torch.device) -> Subject:
     return make_subject(job.method, model, job.recipe, scales=job.scales, drawn=job.weights is None)
 
 
+def _given(job: Job) -> dict[str, object]:
+    """What a rank was asked for; scales that were read already are compared with the plan."""
+    plain = ("method", "model", "data", "weights", "limit", "broken", "options")
+    scales = {"scales": job.scales} if isinstance(job.scales, str | Path) else {}
+    return {**{name: getattr(job, name) for name in plain}, **scales, **dataclasses.asdict(job.recipe)}
+
+
+def _made(data: DataSet, subject: Subject) -> dict[str, object]:
+    """What a rank made of that; not the weights, which differ by rounding between processors, and which DDP shares."""
+    layout = [(name, tuple(value.shape), str(value.dtype)) for name, value in subject.model.state_dict().items()]
+    text = re.sub("0x[0-9a-f]+", "", f"{subject.model}{layout}")  # without addresses
+    return {
+        "training images": len(data.train),
+        "validation images": len(data.val),
+        "classes": f"{len(data.classes)}, digest {hashlib.sha256(repr(data.classes).encode()).hexdigest()[:12]}",
+        "the digest of the data": data.digest[:12],
+        "the digest of the model": hashlib.sha256(text.encode()).hexdigest()[:12],
+        "the digest of the scales": None if subject.plan is None else fingerprint(subject.plan, "scales"),
+        "repopt": repopt.__version__,
+        "torch": torch.__version__,
+    }
+
+
 def _recorded(job: Job, out: Path) -> Job:
     """The job that a run folder was started with."""
     run, recipe = read_info(out), run_recipe(out)
@@ -146,7 +179,7 @@ def _recorded(job: Job, out: Path) -> Job:
         model=run.model,
         data=run.data,
         limit=run.limit,
-        broken=run.broken,
+        broken="skip" if job.broken == "skip" else run.broken,
         options=tuples(run.options),
         recipe=recipe,
         weights=weights,
@@ -182,6 +215,7 @@ def _info(job: Job, data: DataSet, subject: Subject, device: torch.device, world
         "limit": job.limit,
         "broken": job.broken,
         "data_digest": data.digest,
+        "data_listing": data.listing,
         "train_images": len(data.train),
         "val_images": len(data.val),
         "image_size": job.recipe.size or data.size,
@@ -239,8 +273,13 @@ def _write_model(job: Job, data: DataSet, trainer: Trainer, folder: RunFolder) -
     write_sealed(folder.path / "model.safetensors", model.state_dict())  # last: now the run can be loaded
 
 
-def _check_data(data: DataSet, folder: RunFolder | None) -> None:
-    if folder is not None and data.digest != read_info(folder.path).data_digest:
+def _check_data(job: Job, data: DataSet, folder: RunFolder | None) -> None:
+    """Raises unless the images are those of the start; a run that now leaves out broken ones has the same files."""
+    if folder is None:
+        return
+    run = read_info(folder.path)
+    same_files = job.broken != run.broken and run.data_listing is not None and data.listing == run.data_listing
+    if data.digest != run.data_digest and not same_files:
         raise ValueError(
             f"{data.name!r} holds other images than when the run in {str(folder.path)!r} was started: bring them back, "
             "or start another run"

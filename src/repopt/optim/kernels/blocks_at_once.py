@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import torch
 import triton.language as tl
@@ -11,8 +12,11 @@ from repopt.algebra.branches import Placement
 from repopt.optim.kernels.addresses import WordTable, are_aligned
 from repopt.optim.kernels.dividing import divider
 from repopt.optim.kernels.gradients import PassingGradients
-from repopt.optim.kernels.launches import BLOCK, launched_on
+from repopt.optim.kernels.launches import BLOCK
+from repopt.optim.kernels.relaunching import Relaunched
 from repopt.optim.kernels.spreading import BRANCH_NUMBERS, merge, spread
+
+_DTYPE = attrgetter("dtype")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,11 +77,14 @@ class BlocksAtOnce:
         self._are_kernels_aligned = all(map(are_aligned, addresses))
         self._sources = WordTable(like.device)
         self._targets = WordTable(like.device)
-        self._options = {
+        options = {
             "BRANCHES": most,
             "COMPUTE": tl.float64 if like.dtype == torch.float64 else tl.float32,
             "BLOCK": BLOCK,
+            "PART": BLOCK // 4,
         }
+        self._spread = Relaunched(spread, len(own_programs), like.device, options)
+        self._merge = Relaunched(merge, len(programs), like.device, options)
 
     @property
     def is_captured(self) -> bool:
@@ -89,16 +96,8 @@ class BlocksAtOnce:
         grads = self._laid_out(grads)
         words = _addresses(grads)
         sources, flat = self._sources.of(words), self._grads.memory()
-        with launched_on(self._like.device):
-            spread[(len(self._own_programs),)](
-                self._own_programs,
-                *self._tables,
-                sources,
-                self._places,
-                flat,
-                ALIGNED=are_aligned(words),
-                **self._options,
-            )
+        tensors = [self._own_programs, *self._tables, sources, self._places, flat]
+        self._spread(tensors, ALIGNED=are_aligned(words))
         self._grads.give()
         for block, word in zip(self._blocks, words, strict=True):
             if word == 0:
@@ -109,10 +108,7 @@ class BlocksAtOnce:
         """Writes what the kernels make into tensors of the weights' layouts; None leaves an operator out."""
         words = _addresses(targets)
         table, aligned = self._targets.of(words), self._are_kernels_aligned and are_aligned(words)
-        with launched_on(self._like.device):
-            merge[(len(self._programs),)](
-                self._programs, *self._tables, table, self._kernels, ALIGNED=aligned, **self._options
-            )
+        self._merge([self._programs, *self._tables, table, self._kernels], ALIGNED=aligned)
         torch.autograd.graph.increment_version([target for target in targets if target is not None])
 
     def release(self) -> None:
@@ -121,6 +117,12 @@ class BlocksAtOnce:
 
     def _laid_out(self, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         """The gradients as the weights lie in memory."""
+        try:
+            strides, dtypes = list(map(Tensor.stride, grads)), set(map(_DTYPE, grads))  # type: ignore[arg-type]
+            if strides == self._strides and dtypes == {self._like.dtype}:
+                return grads
+        except (TypeError, RuntimeError):  # one is None, or sparse
+            pass
         return [
             grad
             if grad is None or (grad.stride() == strides and grad.dtype == self._like.dtype)

@@ -10,19 +10,20 @@ The table is uploaded again only when an address or a number has changed.
 
 import struct
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from repopt.algebra.branches import Placement
 from repopt.algebra.multiplier import grad_mult
-from repopt.algebra.sharding import is_sharded, local_rows
+from repopt.algebra.sharding import local_rows
 from repopt.optim.kernels.addresses import WordTable, are_aligned
 from repopt.plans.planning import Plan
 
 BLOCK = 1024
+
+_PLAIN = {float, int, bool}
 
 _TRITON = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
@@ -58,6 +59,11 @@ class Entry(NamedTuple):
     width: int
 
 
+def address_of(tensor: Tensor) -> int:
+    """Where a tensor, or what this rank holds of it, begins."""
+    return local_rows(tensor)[0].data_ptr()
+
+
 def takes(local: Tensor, others: Sequence[Tensor]) -> bool:
     """Whether a kernel can step a tensor: dense, and gradient and states laid out like it."""
     dense = local.is_contiguous() or has_channels_last(local)
@@ -75,27 +81,30 @@ def has_channels_last(tensor: Tensor) -> bool:
 
 
 class Launch:
-    """The launch that steps some tensors of one device and dtype."""
+    """The launch that steps some tensors of one device and dtype, as long as weights and states stay where they are."""
 
     def __init__(
         self, rows: list[Row], plan: Plan, *, rule: str, degree: float | None, flags: Mapping[str, bool]
     ) -> None:
         import triton.language as tl
 
+        from repopt.optim.kernels.closed_forms import step
+        from repopt.optim.kernels.relaunching import Relaunched
+
         self.rows = rows
-        self.places = [row.place for row in rows]
         dtype = rows[0].param.dtype
         wide = torch.promote_types(dtype, torch.float32)
-        self._compiled_for = {
+        constants = {
             "ARRAYS": 2 + len(rows[0].states),
             "RULE": rule,
             "TYPE": getattr(tl, _TRITON[dtype]),
             "WIDE": getattr(tl, _TRITON[wide]),
             "BLOCK": BLOCK,
             **{name.upper(): flag for name, flag in flags.items()},
+            "num_warps": 4,
         }
         factors = [[] if row.name is None else entries_of_block(plan, row.name, degree, row.rows) for row in rows]
-        self._compiled_for["ENTRIES"] = most = max(1, *map(len, factors))
+        constants["ENTRIES"] = most = max(1, *map(len, factors))
         values = [torch.zeros(1, dtype=torch.float64)]
         geometry: list[list[int]] = []
         programs: list[int] = []
@@ -113,11 +122,15 @@ class Launch:
         self._programs = torch.tensor(programs, device=device).to(torch.int16 if len(rows) < 2**15 else torch.int32)
         self._table = WordTable(device)
         self._uploaded = torch.empty(0), torch.empty(0), False
-        self._grid = (len(programs),)
+        self._flat: list[float] = []  # the numbers of all groups, and their bits
+        self._bits: tuple[int, ...] = ()
+        self._launch = Relaunched(step, len(programs), device, constants)
         self._params = [row.param for row in rows]
-        self._sharded = any(is_sharded(param) for param in self._params)
-        # All weights, then all gradients, then all of each state.
-        self._states = [state for states in zip(*(row.states for row in rows), strict=True) for state in states]
+        # The table has all weights, then all gradients, then all of each state.
+        self._weights = list(map(address_of, self._params))
+        self._states = [
+            address_of(state) for states in zip(*(row.states for row in rows), strict=True) for state in states
+        ]
 
     @property
     def is_captured(self) -> bool:
@@ -139,62 +152,43 @@ class Launch:
         """Launches the kernel.
 
         Args:
-            grads: of the rows, in their order.
+            grads: of the rows, in their order; of sharded ones what this rank holds.
             numbers: what the rule reads of each param group.
             grad_scale: what GradScaler multiplied the gradients by.
             found_inf: not 0 where they overflowed, so that nothing is to be done.
             clip: what the gradients are to be multiplied by.
         """
-        from repopt.optim.kernels.closed_forms import step
-
-        device = self._programs.device
         table, scalars, aligned = self._upload(grads, numbers)
-        given = [scalars if each is None else each.to(device) for each in (grad_scale, found_inf, clip)]
-        with launched_on(device):
-            step[self._grid](
-                self._programs,
-                self._geometry,
-                self._values,
-                table,
-                scalars,
-                *given,
-                len(self._params),
-                NUMBERS=len(numbers[0]),
-                ALIGNED=aligned,
-                SCALED=grad_scale is not None,
-                SKIPS=found_inf is not None,
-                CLIPPED=clip is not None,
-                **self._compiled_for,
-                num_warps=4,
-            )
+        given = [scalars if each is None else each.to(self._values) for each in (grad_scale, found_inf, clip)]
+        self._launch(
+            [self._programs, self._geometry, self._values, table, scalars, *given],
+            [len(self._params)],
+            NUMBERS=len(numbers[0]),
+            ALIGNED=aligned,
+            SCALED=grad_scale is not None,
+            SKIPS=found_inf is not None,
+            CLIPPED=clip is not None,
+        )
         torch.autograd.graph.increment_version(self._params if grad_scale is None else [*self._params, *grads])
 
     def _upload(
         self, grads: Sequence[Tensor], numbers: Sequence[Sequence[float | Tensor]]
     ) -> tuple[Tensor, Tensor, bool]:
         """The table on the device, the numbers in it, and whether all addresses are multiples of 16 bytes."""
-        arrays = [*self._params, *grads, *self._states]
-        if self._sharded:
-            arrays = [local_rows(array)[0] for array in arrays]
-        words = list(map(Tensor.data_ptr, arrays))
+        addresses = [*self._weights, *map(Tensor.data_ptr, grads), *self._states]
         flat = [each for group in numbers for each in group]
-        moving = {at: each for at, each in enumerate(flat) if isinstance(each, Tensor) and not each.is_cpu}
-        still = [0.0 if at in moving else float(each) for at, each in enumerate(flat)]
-        words += struct.unpack(f"{len(still)}q", struct.pack(f"{len(still)}d", *still))
-        table = self._table.of(words)
+        moving: dict[int, Tensor] = {}
+        if not set(map(type, flat)) <= _PLAIN or flat != self._flat:
+            moving = {at: each for at, each in enumerate(flat) if isinstance(each, Tensor) and not each.is_cpu}
+            self._flat = [0.0 if at in moving else float(each) for at, each in enumerate(flat)]
+            self._bits = struct.unpack(f"{len(flat)}q", struct.pack(f"{len(flat)}d", *self._flat))
+        table = self._table.of([*addresses, *self._bits])
         if table is not self._uploaded[0]:
-            numbers_in_it = table[len(arrays) :].view(torch.float64)
-            self._uploaded = table, numbers_in_it, are_aligned(words[: len(arrays)])
+            numbers_in_it = table[len(addresses) :].view(torch.float64)
+            self._uploaded = table, numbers_in_it, are_aligned(addresses)
         for at, each in moving.items():
             self._uploaded[1][at].copy_(each)
         return self._uploaded
-
-
-def launched_on(device: torch.device) -> AbstractContextManager[Any]:
-    """Makes a GPU the current one, where it is not: Triton launches on that one."""
-    if device.type != "cuda" or device.index == torch.cuda.current_device():
-        return nullcontext()
-    return torch.cuda.device(device)
 
 
 def _geometry(local: Tensor, row: Row, plan: Plan, *, first_program: int, entries: int) -> list[int]:

@@ -6,10 +6,13 @@ A program works on a block of consecutive entries: of one branch's gradient, or 
 index come row, column and tap, and from these the place in the operator, or in every branch that reaches the entry. A
 first branch that lies in memory as the operator does (a 3x3 in a 3x3) needs the row alone. Any taps and finer groups
 take the same code.
+
+A block within one row has one scale for each branch. Others are done in parts: pointers of their own to every entry's
+scales take so many registers that fewer programs would run at once, those of one row included.
 """
 
 # mypy: disable-error-code="no-untyped-def"
-# ruff: noqa: SIM108
+# ruff: noqa: SIM102
 
 import triton
 import triton.language as tl
@@ -28,22 +31,17 @@ _OWN_INNER, _OWN_SIZE, _OWN_FIRST_PROGRAM, BRANCH_NUMBERS = map(tl.constexpr, (1
 
 
 @triton.jit
-def _start(tensor, first, ALIGNED: tl.constexpr):
-    """Where a program's block of a tensor begins."""
-    start = tensor + first
+def _entries(address, place, scales, ALIGNED: tl.constexpr):
+    """Pointers to some entries of a tensor, which has the scales' type."""
+    tensor = address.to(scales.dtype)
     if ALIGNED:
-        start = tl.multiple_of(start, 16)
-    return start
+        tensor = tl.multiple_of(tensor, 16)
+    return tensor + place
 
 
 @triton.jit
-def _row(operator, first, BLOCK: tl.constexpr):
-    return divided(first + tl.arange(0, BLOCK), operator + _BY_ROW)
-
-
-@triton.jit
-def _column_and_tap(operator, first, row, BLOCK: tl.constexpr):
-    rest = first + tl.arange(0, BLOCK) - row * tl.load(operator + _ROW)
+def _column_and_tap(operator, place, row):
+    rest = place - row * tl.load(operator + _ROW)
     outer = divided(rest, operator + _BY_INNER)
     inner = rest - outer * tl.load(operator + _INNER)
     if tl.load(operator + _TAPS_FIRST) != 0:
@@ -54,9 +52,8 @@ def _column_and_tap(operator, first, row, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _skips(operator, branch, first, BLOCK: tl.constexpr):
-    """Whether a branch reaches no entry of a block, as far as that is quickly told: of a block within one row."""
-    row = divided(first, operator + _BY_ROW)
+def _skips(operator, branch, first, row, BLOCK: tl.constexpr):
+    """Whether a branch reaches no entry of a block within one row, as far as that is quickly told."""
     start = first - row * tl.load(operator + _ROW)
     least = divided(start, operator + _BY_INNER)
     most = divided(start + BLOCK - 1, operator + _BY_INNER)
@@ -69,38 +66,31 @@ def _skips(operator, branch, first, BLOCK: tl.constexpr):
         columns = tl.load(branch + _COLUMNS)
         low, high = group * columns, group * columns + columns - 1
         known = tl.load(branch + _FINER) > 1
-    return known & (start + BLOCK <= tl.load(operator + _ROW)) & ((high < least) | (low > most))
+    return known & ((high < least) | (low > most))
 
 
 @triton.jit
-def _in_branch(branch, tap_tables, row, column, tap, inside, MASKED: tl.constexpr):
+def _in_branch(branch, tap_tables, row, column, tap):
     """The places of an operator's entries in a branch's kernel, and which of them are there."""
-    own_row, column_stride = tl.load(branch + _OWN_ROW), tl.load(branch + _COLUMN_STRIDE)
-    tap_stride, columns, taps = tl.load(branch + _TAP_STRIDE), tl.load(branch + _COLUMNS), tl.load(branch + _TAPS)
-    finer, height, grouped = tl.load(branch + _FINER), tl.load(branch + _HEIGHT), tl.load(branch + _GROUPED)
+    columns, taps, finer = tl.load(branch + _COLUMNS), tl.load(branch + _TAPS), tl.load(branch + _FINER)
     tap -= tl.load(branch + _FIRST_TAP)
     if taps > 1:
-        own_taps = tap_tables + tl.load(branch + _TAP_TABLE) + tap
-        if MASKED:
-            tap = tl.load(own_taps, mask=inside, other=-1)
-        else:
-            tap = tl.load(own_taps)
+        tap = tl.load(tap_tables + tl.load(branch + _TAP_TABLE) + tap)
     if finer > 1:  # on a block diagonal
         group = row
-        if height > 1:
+        if tl.load(branch + _HEIGHT) > 1:
             group = divided(row, branch + _BY_HEIGHT)
-        if grouped != 0:
+        if tl.load(branch + _GROUPED) != 0:
             group -= divided(group, branch + _BY_FINER) * finer
         column -= group * columns
     # Without a sign, what is below 0 is beyond the end.
     reached = (tap.to(tl.uint32) < taps.to(tl.uint32)) & (column.to(tl.uint32) < columns.to(tl.uint32))
-    if MASKED:
-        reached = reached & inside
-    return row * own_row + column * column_stride + tap * tap_stride, reached
+    in_row = column * tl.load(branch + _COLUMN_STRIDE) + tap * tl.load(branch + _TAP_STRIDE)
+    return row * tl.load(branch + _OWN_ROW) + in_row, reached
 
 
 @triton.jit
-def _in_operator(operator, branch, tap_tables, place, row, inside, MASKED: tl.constexpr):
+def _in_operator(operator, branch, tap_tables, place, row):
     """The places of a branch's entries in the operator's kernel."""
     rest = place - row * tl.load(branch + _OWN_ROW)
     outer = divided(rest, branch + _BY_OWN_INNER)
@@ -110,11 +100,7 @@ def _in_operator(operator, branch, tap_tables, place, row, inside, MASKED: tl.co
     else:
         column, tap = inner, outer
     if tl.load(branch + _TAPS) > 1:
-        all_taps = tap_tables + tl.load(branch + _TAP_TABLE) - tl.load(branch + _TAPS) + tap
-        if MASKED:
-            tap = tl.load(all_taps, mask=inside, other=0)
-        else:
-            tap = tl.load(all_taps)
+        tap = tl.load(tap_tables + tl.load(branch + _TAP_TABLE) - tl.load(branch + _TAPS) + tap)
     else:
         tap += tl.load(branch + _FIRST_TAP)
     finer = tl.load(branch + _FINER)
@@ -130,88 +116,55 @@ def _in_operator(operator, branch, tap_tables, place, row, inside, MASKED: tl.co
 
 
 @triton.jit
-def _spread_block(
-    operator,
-    branch,
-    taps,
-    scales,
-    source,
-    target,
-    first,
-    covers,
-    COMPUTE: tl.constexpr,
-    ALIGNED: tl.constexpr,
-    MASKED: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    here = tl.arange(0, BLOCK)
-    place = first + here
-    inside = place < tl.load(branch + _OWN_SIZE)
-    row = divided(place, branch + _BY_OWN_ROW)
-    scale = scales + tl.load(branch + _SCALES) + row
+def _share(
+    operator, branch, taps, scales, source, place, row, covers, COMPUTE: tl.constexpr, ALIGNED: tl.constexpr
+):  # fmt: skip
+    """A branch's share of the gradient at some of its entries; the row is one for all, or one for each."""
+    scale = tl.load(scales + tl.load(branch + _SCALES) + row).to(COMPUTE)
     if covers:
-        start = _start(source.to(scales.dtype), first, ALIGNED) + here
+        share = tl.load(_entries(source, place, scales, ALIGNED)).to(COMPUTE) * scale
     else:
-        start = source.to(scales.dtype) + _in_operator(operator, branch, taps, place, row, inside, MASKED)
-    target = tl.multiple_of(target + first, 16) + here
-    if MASKED:
-        product = tl.load(start, mask=inside, other=0).to(COMPUTE) * tl.load(scale, mask=inside, other=0).to(COMPUTE)
-        tl.store(target, product.to(scales.dtype.element_ty), mask=inside)
-    else:
-        product = tl.load(start).to(COMPUTE) * tl.load(scale).to(COMPUTE)
-        tl.store(target, product.to(scales.dtype.element_ty))
+        there = _in_operator(operator, branch, taps, place, row)
+        share = tl.load(_entries(source, there, scales, ALIGNED)).to(COMPUTE) * scale
+    return share.to(scales.dtype.element_ty)
 
 
 @triton.jit
-def _merge_block(
+def _sum(
     operator,
     taps,
     scales,
     kernels,
-    target,
+    place,
+    row,
     first,
-    inside,
+    ONE_ROW: tl.constexpr,
     BRANCHES: tl.constexpr,
     COMPUTE: tl.constexpr,
     ALIGNED: tl.constexpr,
-    MASKED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    here = tl.arange(0, BLOCK)
+    """What the branches make of some of an operator's entries; the row is one for all, or one for each."""
     count, covered = tl.load(operator + _COUNT), tl.load(operator + _COVERED)
-    total = tl.zeros((BLOCK,), COMPUTE)
-    if covered != 0:
-        start = _start(tl.load(kernels).to(scales.dtype), first, ALIGNED)
-        if MASKED:
-            total = tl.load(start + here, mask=inside, other=0).to(COMPUTE)
-        else:
-            total = tl.load(start + here).to(COMPUTE)
-    row = _row(operator, first, BLOCK)
     branch = operator + _OPERATOR
+    total = tl.zeros(place.shape, COMPUTE)
     if covered != 0:
-        scale = scales + tl.load(branch + _SCALES) + row
-        if MASKED:
-            total *= tl.load(scale, mask=inside, other=0).to(COMPUTE)
-        else:
-            total *= tl.load(scale).to(COMPUTE)
+        total = tl.load(_entries(tl.load(kernels), place, scales, ALIGNED)).to(COMPUTE)
+        total *= tl.load(scales + tl.load(branch + _SCALES) + row).to(COMPUTE)
     if count > covered:
-        column, tap = _column_and_tap(operator, first, row, BLOCK)
+        column, tap = _column_and_tap(operator, place, row)
         for index in tl.static_range(BRANCHES):
             own = branch + BRANCH_NUMBERS * index
             used = (index >= covered) & (index < count)
+            if ONE_ROW:
+                if used:
+                    used = not _skips(operator, own, first, row, BLOCK)
             if used:
-                used = not _skips(operator, own, first, BLOCK)
-            if used:
-                place, reached = _in_branch(own, taps, row, column, tap, inside, MASKED)
-                scale = scales + tl.load(own + _SCALES) + row
-                kernel = tl.load(kernels + index).to(scales.dtype)
-                value = tl.load(kernel + place, mask=reached, other=0).to(COMPUTE)
-                total += value * tl.load(scale, mask=reached, other=0).to(COMPUTE)
-    start = _start(target.to(scales.dtype), first, ALIGNED)
-    if MASKED:
-        tl.store(start + here, total.to(scales.dtype.element_ty), mask=inside)
-    else:
-        tl.store(start + here, total.to(scales.dtype.element_ty))
+                there, reached = _in_branch(own, taps, row, column, tap)
+                kernel = _entries(tl.load(kernels + index), there, scales, False)
+                value = tl.load(kernel, mask=reached, other=0).to(COMPUTE)
+                total += value * tl.load(scales + tl.load(own + _SCALES) + row).to(COMPUTE)
+    return total.to(scales.dtype.element_ty)
 
 
 @triton.jit
@@ -227,6 +180,7 @@ def spread(
     COMPUTE: tl.constexpr,
     ALIGNED: tl.constexpr,
     BLOCK: tl.constexpr,
+    PART: tl.constexpr,
 ):
     program = tl.program_id(0)
     code = tl.load(programs + program).to(tl.int32)  # the operator and its branch
@@ -236,12 +190,21 @@ def spread(
         operator = geometry + (_OPERATOR + BRANCH_NUMBERS * BRANCHES) * number
         branch = operator + _OPERATOR + BRANCH_NUMBERS * index
         first = (program - tl.load(branch + _OWN_FIRST_PROGRAM)) * BLOCK
-        target = flat + tl.load(places + code)
+        target = tl.multiple_of(flat + tl.load(places + code), 16)
         covers = (index == 0) & (tl.load(operator + _COVERED) != 0)
-        if first + BLOCK <= tl.load(branch + _OWN_SIZE):
-            _spread_block(operator, branch, taps, scales, source, target, first, covers, COMPUTE, ALIGNED, False, BLOCK)
+        row = divided(first, branch + _BY_OWN_ROW)
+        if first + BLOCK <= (row + 1) * tl.load(branch + _OWN_ROW):
+            place = first + tl.arange(0, BLOCK)
+            share = _share(operator, branch, taps, scales, source, place, row, covers, COMPUTE, ALIGNED)
+            tl.store(target + place, share)
         else:
-            _spread_block(operator, branch, taps, scales, source, target, first, covers, COMPUTE, ALIGNED, True, BLOCK)
+            size = tl.load(branch + _OWN_SIZE)
+            for part in range(0, BLOCK, PART):
+                place = first + part + tl.arange(0, PART)
+                kept = tl.minimum(place, size - 1)
+                rows = divided(kept, branch + _BY_OWN_ROW)
+                share = _share(operator, branch, taps, scales, source, kept, rows, covers, COMPUTE, ALIGNED)
+                tl.store(target + place, share, mask=place < size)
 
 
 @triton.jit
@@ -256,6 +219,7 @@ def merge(
     COMPUTE: tl.constexpr,
     ALIGNED: tl.constexpr,
     BLOCK: tl.constexpr,
+    PART: tl.constexpr,
 ):
     program = tl.program_id(0)
     number = tl.load(programs + program).to(tl.int32)
@@ -263,10 +227,17 @@ def merge(
     if target != 0:
         operator = geometry + (_OPERATOR + BRANCH_NUMBERS * BRANCHES) * number
         own = kernels + BRANCHES * number
-        size = tl.load(operator + _SIZE)
         first = (program - tl.load(operator + _FIRST_PROGRAM)) * BLOCK
-        inside = first + tl.arange(0, BLOCK) < size
-        if first + BLOCK <= size:
-            _merge_block(operator, taps, scales, own, target, first, inside, BRANCHES, COMPUTE, ALIGNED, False, BLOCK)
+        row = divided(first, operator + _BY_ROW)
+        if first + BLOCK <= (row + 1) * tl.load(operator + _ROW):
+            place = first + tl.arange(0, BLOCK)
+            total = _sum(operator, taps, scales, own, place, row, first, True, BRANCHES, COMPUTE, ALIGNED, BLOCK)
+            tl.store(_entries(target, place, scales, ALIGNED), total)
         else:
-            _merge_block(operator, taps, scales, own, target, first, inside, BRANCHES, COMPUTE, ALIGNED, True, BLOCK)
+            size = tl.load(operator + _SIZE)
+            for part in range(0, BLOCK, PART):
+                place = first + part + tl.arange(0, PART)
+                kept = tl.minimum(place, size - 1)
+                rows = divided(kept, operator + _BY_ROW)
+                total = _sum(operator, taps, scales, own, kept, rows, first, False, BRANCHES, COMPUTE, ALIGNED, BLOCK)
+                tl.store(_entries(target, place, scales, ALIGNED), total, mask=place < size)

@@ -1,0 +1,29 @@
+"""Ranks that stand still, in processes of their own."""
+
+import os
+import sys
+import time
+
+import torch
+
+from repopt.train import heartbeat
+from repopt.train.distributed import joined
+
+
+def beat_fast():
+    """Ranks are named within seconds."""
+    heartbeat.EVERY, heartbeat.STILL = 0.1, 3.0
+
+
+def come_late(log, env):
+    """The second rank keeps the first one waiting until that is said."""
+    os.environ.update(env)
+    heartbeat.EVERY, heartbeat.STILL = 0.1, 0.5
+    with joined("cpu") as (world, _), log.open("a", buffering=1) as file:
+        sys.stderr = file
+        world.sum(torch.ones(1))
+        end = time.monotonic() + 60
+        while not world.is_first and "waiting" not in log.read_text() and time.monotonic() < end:
+            time.sleep(0.01)
+        world.sum(torch.ones(1))
+        sys.stderr = sys.__stderr__
