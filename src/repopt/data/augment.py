@@ -68,6 +68,8 @@ class Augmentation:
                 f"randaugment must be at least one operation and a level of 1 to {_HIGHEST_LEVEL}, as (2, 15), not "
                 f"{self.randaugment}"
             )
+        if not isinstance(self.flip, bool):
+            raise TypeError(f"flip is True or False, not {self.flip!r}")
         for name, value in (("color_jitter", self.color_jitter), ("erasing", self.erasing)):
             if not 0 <= value <= 1:
                 raise ValueError(f"{name} must be in [0, 1], not {value}")
