@@ -153,6 +153,21 @@ def test_a_model_that_was_never_stepped_can_be_frozen():
     assert_equal(search, frozen)
 
 
+@pytest.mark.parametrize("given", ["the model", "what torch.compile returned"])
+def test_a_compiled_model_is_compiled_again(given):
+    search = searching()
+    optimizer = sgd(search)
+    compiled = torch.compile(search, backend="eager")
+    take_steps(compiled, optimizer, range(2))
+    frozen, reference = without_scales(search, optimizer)
+    model, _, handle = repopt.freeze(search if given == "the model" else compiled, optimizer)
+    assert model is (search if given == "the model" else compiled)
+    assert handle.plan.operators == tuple(BRANCHES)
+    take_steps(compiled, optimizer, range(2, 8))
+    take_steps(frozen, reference, range(2, 8))
+    assert_equal(search, frozen)
+
+
 def test_schedulers_and_a_grad_scaler_go_on_and_scales_with_a_group_of_their_own_leave_it_empty():
     search = searching()
     scales = [scale for block in search_blocks(search).values() for scale in block.scales.values()]
