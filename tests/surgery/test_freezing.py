@@ -144,6 +144,20 @@ def test_every_rule_goes_on_as_it_would_have(rule, route):
     assert_equal(model, frozen)
 
 
+def test_a_model_that_is_one_operator_can_be_frozen():
+    """The block is the whole model, so another module takes its place."""
+    net = nn.Conv2d(3, 3, 3, padding=1).double()
+    search = repopt.search_model(net, repopt.plan(net, {"^$": [Conv(3), Identity()]}))
+    optimizer = torch.optim.SGD(search.named_parameters(), lr=0.1, **NESTEROV)
+    take_steps(lambda x: search(x).flatten(1), optimizer, range(3))
+    frozen, reference = without_scales(search, optimizer)
+    model, optimizer, _ = repopt.freeze(search, optimizer)
+    assert optimizer.param_groups[0]["param_names"] == ["weight", "bias"]
+    take_steps(lambda x: model(x).flatten(1), optimizer, range(3, 33))
+    take_steps(lambda x: frozen(x).flatten(1), reference, range(3, 33))
+    assert_equal(model, frozen)
+
+
 def test_a_model_that_was_never_stepped_can_be_frozen():
     search = searching()
     optimizer = sgd(search)

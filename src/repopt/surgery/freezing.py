@@ -84,10 +84,11 @@ def freeze(search: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimize
             homes[name].setdefault(SAVED, {})[name] = kept
         elif merged.get(name):
             optimizer.state[weights[name]] = merged[name]
+    mark = fingerprint(plan, route)
     for group in optimizer.param_groups:
         here = {name: weights[name] for name, home in homes.items() if home is group}
         _replace_params_(group, blocks, here)
-        group[KEY] = fingerprint(plan, route)
+        group[KEY] = mark
     return model, optimizer, attach(optimizer, plan)
 
 
@@ -148,10 +149,9 @@ def _replace_params_(group: Group, blocks: Mapping[str, SearchBlock], weights: M
     labels = group.get("param_names", [""] * len(group["params"]))
     kept: list[tuple[Any, str]] = []
     for param, label in zip(group["params"], labels, strict=True):
-        name = owner.get(id(param), "")
-        if name in left:
-            module = label.removesuffix(".bias").split(".kernels.")[0].split(".scales.")[0]
-            kept.append((left.pop(name), f"{module}.weight"))
+        operator = owner.get(id(param))
+        if operator is not None and operator in left:
+            kept.append((left.pop(operator), f"{operator}.weight".lstrip(".")))
         if id(param) not in gone:
             kept.append((param, label))
     group["params"] = [param for param, _ in kept]
