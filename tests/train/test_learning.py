@@ -109,6 +109,18 @@ def test_the_folder_holds_the_plain_model_and_the_scales_that_it_was_frozen_with
     train(learning(fixed, scales=out / "scales.safetensors"), tmp_path / "again")
 
 
+def test_an_epoch_s_record_counts_the_steps_before_and_after_the_handover(tmp_path, monkeypatch):
+    counted, record = [], Trainer._train_record
+
+    def counting(trainer, epoch, images_per_second):
+        counted.append(int(trainer.step.totals.values[2]))
+        return record(trainer, epoch, images_per_second)
+
+    monkeypatch.setattr(Trainer, "_train_record", counting)
+    train(learning(), tmp_path / "run")
+    assert counted == [STEPS] * 3
+
+
 def test_a_tenth_of_the_training_is_the_search_unless_said_otherwise(tmp_path):
     train(learning(dataclasses.replace(BASE, freeze_at=None, epochs=1)), tmp_path / "run")
     assert run_recipe(tmp_path / "run").freeze_at == 0.1
