@@ -1,5 +1,6 @@
 """Table 8 and appendix C: what INT8 costs, by calibration and by a short training, and the spread of a kernel."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -8,25 +9,21 @@ from typing import Any
 from paper.jobs import TRAINED_BY, Lines, Scope, Training
 from paper.kernel_spread import POSITIONS, run_kernels, spreads
 from paper.tables import Table
-from paper.view import SEEDS, Column, Line, accuracy, matching, mean, number, papers, spread, text
+from paper.view import SEEDS, Column, Record, accuracy, mean, number, over_rows, papers, spread, text
 from paper.workshop import ENVIRONMENT, Workshop, figures_of
 from repopt.quantize import Int8, QuantizeJob, quantize_run
+from repopt.train.methods import Method
 
-# a B0 on CIFAR-100; plain SGD has He's init, which is better for it
 _RECIPE = replace(TRAINED_BY["cifar100"], epochs=120, eval_every=120)
-_METHODS: dict[str, dict[str, Any]] = {
-    "repopt": {"scales": "searched"},
-    "repvgg": {"method": "repvgg"},
-    "qarepvgg": {"method": "qarepvgg"},
-    "sgd": {"method": "sgd", "fields": {"kernel": "paper"}},
-}
+_METHODS: tuple[Method, ...] = ("repopt", "repvgg", "qarepvgg", "sgd")
 PTQ = [("channel", "histogram"), ("channel", "minmax"), ("tensor", "histogram"), ("tensor", "minmax")]
 _SETTINGS = [*(("ptq", *each) for each in PTQ), ("qat", "channel", "histogram")]
 
 
-def _trained_b0(trained_by: str, measure: Any) -> Training:
-    how = {**_METHODS[trained_by], "measure": measure}
-    return Training(model="b0", key={"trained_by": trained_by}, data="cifar100", recipe=_RECIPE, **how)
+def _b0(method: Method, measure: Any) -> Training:
+    """A B0 on CIFAR-100; plain SGD has He's init, which is better for it."""
+    how: dict[str, Any] = {"method": method, "fields": {"kernel": "paper"} if method == "sgd" else {}}
+    return Training(model="b0", key={"trained_by": method}, data="cifar100", recipe=_RECIPE, measure=measure, **how)
 
 
 def _quantized(training: Training, scope: Scope, seed: int, workshop: Workshop) -> Lines:
@@ -44,44 +41,29 @@ def _quantized(training: Training, scope: Scope, seed: int, workshop: Workshop) 
 def int8_column(heading: str, **setting: str) -> Column:
     """INT8 accuracy, in brackets the points that it costs; a negative cost is a gain."""
 
-    def cell(line: Line) -> str:
-        rows = matching(line.rows, **setting)
+    def cell(rows: Sequence[Record]) -> str:
         return f"{mean(rows, 'int8_accuracy'):.2f} ({spread(rows, 'drop')})" if rows else ""
 
-    return Column(heading, cell)
-
-
-def _calibrated(weights: str, calibrator: str) -> Column:
-    heading = f"per-{weights} weights, {calibrator}"
-    return int8_column(heading, method="ptq", weights=weights, calibrator=calibrator)
+    return over_rows(heading, cell, **setting)
 
 
 TABLE8 = Table(
     title="Table 8: INT8",
     keys=("trained_by", "model", "seed"),
-    trainings=[_trained_b0(method, _quantized) for method in _METHODS],
+    trainings=[_b0(method, _quantized) for method in _METHODS],
     figures=(
         *("method", "weights", "calibrator", "qat_epochs", "qat_lr", "form", "float_accuracy", "int8_accuracy"),
         *("drop", "images", "val_images", "epochs", "kernel", *ENVIRONMENT),
     ),
     by=("trained_by",),
-    order={"trained_by": list(_METHODS)},
+    order={"trained_by": _METHODS},
     columns=[
         *("trained_by", text("kernel", "init"), SEEDS),
         accuracy("float", "float_accuracy", method="ptq", weights="channel", calibrator="histogram"),
-        *(_calibrated(*setting) for setting in PTQ),
+        *(int8_column(f"per-{by} weights, {how}", method="ptq", weights=by, calibrator=how) for by, how in PTQ),
         int8_column("QAT, per-channel weights", method="qat"),
     ],
 )
-
-
-_STAGES = ("before fusing BN", "3x3 kernel", "after fusing BN", "after branch addition")
-_PAPER = {
-    ("repvgg", "before fusing BN"): "0.0131, 0.0128, 0.0131",
-    ("repvgg", "after fusing BN"): "0.0176, 0.0175, 0.0177",
-    ("repvgg", "after branch addition"): "0.0236, 0.0500, 0.0177",
-    ("repopt", "3x3 kernel"): "0.0066, 0.0151, 0.0045",
-}
 
 
 def _kernels(training: Training, scope: Scope, seed: int, workshop: Workshop) -> Lines:
@@ -91,23 +73,27 @@ def _kernels(training: Training, scope: Scope, seed: int, workshop: Workshop) ->
     return [{**about, "stage": stage, **spreads(*kernels)} for stage, kernels in found.kernels.items()]
 
 
+_STAGES = ("before fusing BN", "3x3 kernel", "after fusing BN", "after branch addition")
+_PAPER = {
+    ("repvgg", "before fusing BN"): "0.0131, 0.0128, 0.0131",
+    ("repvgg", "after fusing BN"): "0.0176, 0.0175, 0.0177",
+    ("repvgg", "after branch addition"): "0.0236, 0.0500, 0.0177",
+    ("repopt", "3x3 kernel"): "0.0066, 0.0151, 0.0045",
+}
+_AT_INIT = [f"{position}_at_init" for position in POSITIONS]
+
 TABLE_C = Table(
     title="Appendix C: the spread of a kernel",
     keys=("trained_by", "model", "seed"),
-    trainings=[_trained_b0(method, _kernels) for method in ("repvgg", "repopt")],
-    figures=(
-        *("layer", "stage", *POSITIONS, *(f"{position}_at_init" for position in POSITIONS)),
-        *("epochs", "kernel", *ENVIRONMENT),
-    ),
+    trainings=[_b0(method, _kernels) for method in ("repvgg", "repopt")],
+    figures=("layer", "stage", *POSITIONS, *_AT_INIT, "epochs", "kernel", *ENVIRONMENT),
     by=("trained_by", "stage"),
     order={"trained_by": ("repvgg", "repopt"), "stage": _STAGES},
     columns=[
         *("trained_by", text("stage", "kernel"), SEEDS),
         *(number(position, form="{:.4f}") for position in POSITIONS),
-        Column(
-            "central / surrounding", lambda line: f"{mean(line.rows, 'central') / mean(line.rows, 'surrounding'):.1f}"
-        ),
-        *(number(f"{position}_at_init", f"{position}, at init", "{:.4f}") for position in POSITIONS),
+        over_rows("central / surrounding", lambda rows: f"{mean(rows, 'central') / mean(rows, 'surrounding'):.1f}"),
+        *(number(position, position.replace("_at_", ", at "), "{:.4f}") for position in _AT_INIT),
         papers("paper", _PAPER, "trained_by", "stage"),
     ],
 )
