@@ -20,11 +20,11 @@ from repopt.train.loop import DivergedError
 
 # {what a user types: where it is declared}, in the order of docs/results.md
 NAMES = {
-    **{"table2": "table2:TABLE", "table3": "table3:TABLE", "table4": "table4:TABLE"},
+    **{"table2": "table2:TABLE2", "table3": "table2:TABLE3", "table4": "table4:TABLE4"},
     **{"constants": "studies:CONSTANTS", "multipliers": "scale_figures:MULTIPLIERS", "a0": "studies:A0"},
     **{"table5": "other_searches:TABLE5", "table6": "other_searches:TABLE6", "tableB": "other_searches:TABLE_B"},
     **{"figureE": "scale_figures:FIGURE_E", "table8": "table8:TABLE8", "tableC": "table8:TABLE_C"},
-    **{"tableD": "table_d:TABLE", "conventions": "studies:CONVENTIONS", "zoo": "studies:ZOO"},
+    **{"tableD": "table4:TABLE_D", "conventions": "studies:CONVENTIONS", "zoo": "studies:ZOO"},
 }
 
 

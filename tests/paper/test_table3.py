@@ -5,7 +5,7 @@ import timm
 import torch
 from torch import nn
 
-from paper.table3 import folded
+from paper.table2 import folded
 
 
 @pytest.mark.parametrize("name", ["efficientnet_b2", "vgg16"])
