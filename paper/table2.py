@@ -45,7 +45,7 @@ LARGEST = {model: figures[0] for model, figures in _PAPER.items()}
 def _row(what: str, size: str, method: Method, batches: str) -> Training:
     key = {"what": what, "method": method, "batches": batches}
     if what == "speed":
-        return Training(model=size, key={**key, "seed": 0}, method=method, data="", measure=_training_speed)
+        return Training(model=size, key=key, method=method, data="", measure=_training_speed)
     fields = {"batch_size": _MODELS[size, method][0]} if batches == "largest" else {}
     return Training(model=size, key=key, method=method, fields=fields, one_seed=size != "b1")
 
@@ -78,7 +78,7 @@ TABLE2 = Table(
     ],
     figures=("images_per_second", "peak_memory_bytes", "note", *FIGURES),
     by=("model", "method"),
-    order={"model": [f"repopt_vgg_{size}" for size in ("nano", "b1", "b2", "l1", "l2")], "method": _METHODS},
+    order={"method": _METHODS},
     columns=[
         *("model", "method", SEEDS),
         *(over_rows(f"accuracy, {at} batches", _with_batch, what="accuracy", batches=at) for at in _AT),
@@ -108,9 +108,9 @@ _OURS = [name for name in _TESTED if name.startswith("RepOpt")]
 _LARGER = 128  # test size of a model that was trained at 96
 
 
-def _tested(name: str, key: dict[str, Any], **how: Any) -> Training:
+def _tested(name: str, what: str, **how: Any) -> Training:
     options = {"se": True} if name.endswith("SE") else {}
-    return Training(model=_TESTED[name][0], key={"name": name, **key}, options=options, one_seed=True, **how)
+    return Training(model=_TESTED[name][0], key={"name": name, "what": what}, options=options, one_seed=True, **how)
 
 
 def _at_both_sizes(training: Training, scope: Scope, seed: int, workshop: Workshop) -> Lines:
@@ -155,11 +155,9 @@ TABLE3 = Table(
     title="Table 3: beside VGG-16 and EfficientNets",
     keys=("what", "name", "seed"),
     trainings=[
-        *(_tested(name, {"what": "accuracy"}, method="repopt", measure=_at_both_sizes) for name in _OURS),
-        *(
-            _tested(name, {"what": "speed", "seed": 0}, data="", measure=_inference_speed)
-            for name in dict.fromkeys((*_OURS, *_TESTED))  # timm's last: it may not be there
-        ),
+        *(_tested(name, "accuracy", method="repopt", measure=_at_both_sizes) for name in _OURS),
+        # timm's last: it may not be there
+        *(_tested(name, "speed", data="", measure=_inference_speed) for name in dict.fromkeys((*_OURS, *_TESTED))),
     ],
     figures=("test_size", "images_per_second", "norms", "timings", "note", *FIGURES),
     by=("name",),

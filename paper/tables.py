@@ -11,7 +11,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from paper.jobs import SEARCHED_AGAIN, Lines, Scope, Training
+from paper.jobs import SEARCH_SEED, SEARCHED_AGAIN, Lines, Scope, Training
 from paper.view import View, read_rows
 from paper.workshop import FIGURES, Workshop
 from repopt.device import commit, environment
@@ -52,7 +52,7 @@ class Table(View):
 
     title: str
     keys: tuple[str, ...]  # the columns of the CSV file that tell rows apart
-    trainings: Sequence[Training]  # a row for each of them and each seed
+    trainings: Sequence[Training]  # a row for each of them and each seed; searches and what is not trained have one
     figures: tuple[str, ...] = FIGURES  # the other columns, of what is measured
 
     @property
@@ -63,10 +63,11 @@ class Table(View):
     def rows(self, scope: Scope) -> list[TableRow]:
         """What is measured, seed by seed. Trainings that differ only in the model are one where all models are nano."""
         rows: dict[str, TableRow] = {}
-        for seed, training in product(scope.seeds, self.trainings):
+        for given, training in product(scope.seeds, self.trainings):
+            seed = given if training.data and training.method != "search" else SEARCH_SEED
             theirs = training.scales == "authors"
             too_much = scope.quick and (theirs or training.scales == SEARCHED_AGAIN)
-            if not too_much and not (training.one_seed and seed != scope.seeds[0]):
+            if not too_much and not (training.one_seed and given != scope.seeds[0]):
                 known = {"model": scope.model(training.model), "seed": seed, **training.key}
                 key = {column: known.get(column) for column in self.keys}
                 row = TableRow(key=key, measure=partial(training.measure, training, scope, seed), authors=theirs)

@@ -5,6 +5,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ Wanted = str | Sequence[str]  # a text, or any of several
 INITS = {"authors": "torch's", "paper": "He's"}
 _METHODS = {"repopt": "RepOpt", "repvgg": "RepVGG", "qarepvgg": "QARepVGG", "sgd": "plain SGD"}
 _NAMES = {"init": INITS, "kernel": INITS, "method": _METHODS, "trained_by": _METHODS}  # by column
-_ENOUGH = 3  # seeds: a setting with more of them is no better for it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ def diverged(rows: Iterable[Record]) -> int:
 def best(settings: Iterable[Sequence[Record]]) -> Sequence[Record]:
     """The setting with the highest mean, of those with three seeds or most, and without a training that diverged."""
     whole = [rows for rows in settings if values(rows) and not diverged(rows)]
-    enough = min(_ENOUGH, max(map(len, whole), default=0))
+    enough = min(3, max(map(len, whole), default=0))  # more seeds make a setting no better
     return max((rows for rows in whole if len(rows) >= enough), key=mean, default=[])
 
 
@@ -98,11 +98,11 @@ def difference(first: Sequence[Record], second: Sequence[Record], column: str = 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A line of a table."""
+    """A line of a table, which knows all others."""
 
     rows: Sequence[Record]  # what it shows, a row for each seed
     tried: Sequence[Record]  # the rows of all settings, of which `rows` is the best
-    table: Sequence["Line"]  # all lines, this one included
+    table: Sequence["Line"]
     by: tuple[str, ...]  # the columns whose texts tell lines apart
 
     def __getitem__(self, column: str) -> str:
@@ -198,8 +198,7 @@ def papers(heading: str, figures: Mapping[Any, Any], *columns: str, form: str = 
     """What the paper has for the text of a column, or for those of several."""
 
     def cell(line: Line) -> str:
-        texts = tuple(line[column] for column in columns)
-        found = figures.get(texts if len(texts) > 1 else texts[0])
+        found = figures.get(itemgetter(*columns)(line))
         return "" if found is None else form.format(found)
 
     return Column(heading, cell)
