@@ -120,7 +120,6 @@ def hyper_search(**how: Any) -> Training:
 
 AGAIN = "searched again"  # what tables call it
 SEARCHED_AGAIN = hyper_search(again=True)
-NOT_SEARCHED = "not searched"  # the constants that a search starts from
 
 
 def search_recipe_of(model: str) -> str:
