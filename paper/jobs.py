@@ -28,7 +28,6 @@ TRAINED_BY = {
 }
 # what a search has to change for the images of other data
 _SEARCHED_ON: Mapping[str, dict[str, Any]] = {"imagenette": {"crop_padding": 0, **_CROPS}, "digits": {"flip": False}}
-# a quick run shows that a table's code works, and nothing else
 _QUICK: dict[str, Any] = {"batch_size": 16, "lr_batch": 16, "warmup_epochs": 0, "eval_batch": 64, "size": None}
 SEARCH_SEED = 0
 Lines = list[dict[str, Any]]  # of a CSV file

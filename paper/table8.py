@@ -16,8 +16,8 @@ from repopt.train.methods import Method
 
 _RECIPE = replace(TRAINED_BY["cifar100"], epochs=120, eval_every=120)
 _METHODS: tuple[Method, ...] = ("repopt", "repvgg", "qarepvgg", "sgd")
-PTQ = [("channel", "histogram"), ("channel", "minmax"), ("tensor", "histogram"), ("tensor", "minmax")]
-_SETTINGS = [*(("ptq", *each) for each in PTQ), ("qat", "channel", "histogram")]
+PTQ: list[Any] = [("channel", "histogram"), ("channel", "minmax"), ("tensor", "histogram"), ("tensor", "minmax")]
+_SETTINGS: list[Any] = [*(("ptq", *each) for each in PTQ), ("qat", "channel", "histogram")]
 
 
 def _b0(method: Method, measure: Any) -> Training:
@@ -28,13 +28,12 @@ def _b0(method: Method, measure: Any) -> Training:
 
 def _quantized(training: Training, scope: Scope, seed: int, workshop: Workshop) -> Lines:
     run, lines = training.run(scope, seed, workshop, weights=True), []
-    at: dict[str, Any] = {"device": workshop.chosen_device, "quiet": workshop.quiet}
     for method, weights, calibrator in _SETTINGS[:1] if scope.quick else _SETTINGS:
-        setting: Any = {"weights": weights, "calibrator": calibrator, "images": 16 if scope.quick else 1000}
-        how: Any = {"method": method, "setting": Int8(**setting), "epochs": 5}  # of QAT
+        setting = Int8(weights=weights, calibrator=calibrator, images=16 if scope.quick else 1000)
+        job = QuantizeJob(method=method, setting=setting, epochs=5, limit=scope.limit)  # epochs of QAT
         with TemporaryDirectory() as folder, workshop.sharing():
-            found = quantize_run(run, QuantizeJob(limit=scope.limit, **how), out=Path(folder, "int8"), **at)
-        lines.append(found.record)
+            at: dict[str, Any] = {"out": Path(folder, "int8"), "device": workshop.chosen_device}
+            lines.append(quantize_run(run, job, quiet=workshop.quiet, **at).record)
     return lines
 
 
