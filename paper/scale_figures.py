@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 
 import torch
 from torch import Tensor
@@ -51,7 +52,8 @@ def rank_correlations_by_depth(rows: Sequence[Record]) -> dict[str, tuple[float 
     """{branch: how alike two searches rank the operators' final means, and their change from the shared start}."""
     found = {}
     for (branch, model), deep in groups(matching(rows, curve="by depth"), "branch", "model").items():
-        start, one, other = Scales.depth_init(planned(model)), *(matching(deep, source=data) for data in _SOURCES)
+        start, by_name = Scales.depth_init(planned(model)), itemgetter("operator")
+        one, other = (sorted(matching(deep, source=data), key=by_name) for data in _SOURCES)
         begun = torch.tensor([start[row["operator"]].get(branch, torch.ones(1)).mean() for row in one])
         pair = torch.tensor([values(one, "mean"), values(other, "mean")])
         found[branch] = (spearman(*pair), spearman(*(pair / begun)))

@@ -145,10 +145,6 @@ def floored(scales: Scales, share: float) -> Scales:
     return Scales(found, scales.metadata)
 
 
-def _half_way(scales: Scales, model: str) -> Scales:
-    return blended(scales, Scales.depth_init(planned(model)), 0.5)
-
-
 _FIELDS: _Ways = {
     "twice the learning rate": {"lr": 0.2},
     "half the learning rate": {"lr": 0.05},
@@ -161,7 +157,10 @@ _VARIANTS: _Ways = {
     **{name: {"method": "repvgg", "fields": fields} for name, fields in _REPVGG.items()},
     **{name: {"method": "repopt", "fields": fields} for name, fields in {"searched": {}, **_FIELDS}.items()},
     "no frozen taps": {"method": "repopt", "change": lambda scales, _: floored(scales, 0.3)},
-    "half-way to the search's start": {"method": "repopt", "change": _half_way},
+    "half-way to the search's start": {
+        "method": "repopt",
+        "change": lambda scales, model: blended(scales, Scales.depth_init(planned(model)), 0.5),
+    },
     "mean over channels": {"scales": "mean"},
     "searched with smoothing": _searched("smoothed"),
     "searched with He's kernels": _searched("he"),
