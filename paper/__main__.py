@@ -1,8 +1,8 @@
 """`python -m paper`: lists the paper's tables, makes one, fills the pages, or analyzes runs."""
 
-import contextlib
 import io
 import sys
+from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
@@ -49,8 +49,7 @@ def make(
 
     Example: python -m paper table4 --cifar100 DIR --imagenette DIR
 
-    Start the same command several times to share the rows between processes.
-    Start it again after an interruption.
+    Start the same command several times to share the rows between processes. Start it again after an interruption.
     Other names: docs fills the pages; kernels, variance and scales are analyses.
 
     Args:
@@ -67,22 +66,20 @@ def make(
     chosen_device(device)
     of_checkout = out is None and page is None and not scope.quick
     out = out or (Path("runs/quick") if scope.quick else _RESULTS)
+    runs = runs or (out / "runs" if scope.quick else Path("runs/reproduce"))
     if name is None:
-        _list_tables(scope, out)
-        return 0
-    for flag, given in {"--out": out, "--runs": runs}.items():
-        if given is not None and given.is_file():
-            raise ValueError(f"{str(given)!r} is a file: give {flag} a folder")
+        return _list_tables(scope, out)
+    for flag, folder in {"--out": out, "--runs": runs}.items():
+        if folder.is_file():
+            raise ValueError(f"{str(folder)!r} is a file: give {flag} a folder")
     if page is not None and page.is_dir():
         raise ValueError(f"{str(page)!r} is a folder: give --page a file")
     if scope.authors is not None and not scope.authors.is_dir():
         raise ValueError(f"there is no folder {str(scope.authors)!r}: give --authors that of the .pth files")
     table, path, page = table_named(name), out / f"{name}.csv", page or out / f"{name}.md"
     # a log wants a line for each row, a terminal the progress of each training too
-    no_progress = quiet or scope.quick or not sys.stdout.isatty()
-    folder = runs or (out / "runs" if scope.quick else Path("runs/reproduce"))
-    workshop = Workshop(folder=folder, device=device, quiet=no_progress)
-    with contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext():
+    workshop = Workshop(folder=runs, device=device, quiet=quiet or scope.quick or not sys.stdout.isatty())
+    with redirect_stdout(io.StringIO() if quiet else sys.stdout):
         try:
             elsewhere = reproduce(table, scope, workshop, path, only)
         except StoppedError as error:
@@ -114,13 +111,14 @@ def docs() -> int:
     return 0
 
 
-def _list_tables(scope: Scope, out: Path) -> None:
+def _list_tables(scope: Scope, out: Path) -> int:
     """What can be run, and how much of it is there."""
     for name in NAMES:
         table = table_named(name)
         left, standing = rows_left(table, scope, out / f"{name}.csv")
         print(f"{name:12} {table.title:48} {standing:4} of {standing + len(left)} rows")
     print(f"rows in {out}")
+    return 0
 
 
 if __name__ == "__main__":

@@ -35,10 +35,9 @@ class Claim:
         """Whether ours agrees beyond two standard errors, for one search and for another where there is one."""
         if any(gap.error is None for gap in gaps):
             return "cannot tell: one run"
-        sides = {gap.side for gap in gaps}
-        if len(sides) > 1:
+        side, *others = {gap.side for gap in gaps}
+        if others:
             return "depends on the search"
-        side = sides.pop()
         if self.alike:
             return {0: "no clear difference", 1: "differs: ahead", -1: "differs: behind"}[side]
         return {0: "cannot tell", 1: "agrees", -1: "opposite"}[side if self.paper[0] > self.paper[1] else -side]

@@ -28,9 +28,7 @@ TRAINED_BY = {
 }
 # what a search has to change for the images of other data
 _SEARCHED_ON: Mapping[str, dict[str, Any]] = {"imagenette": {"crop_padding": 0, **_CROPS}, "digits": {"flip": False}}
-# a quick run shows that a table's code works, and nothing else
 _QUICK: dict[str, Any] = {"batch_size": 16, "lr_batch": 16, "warmup_epochs": 0, "eval_batch": 64, "size": None}
-_QUICK_IMAGES = 48
 SEARCH_SEED = 0
 Lines = list[dict[str, Any]]  # of a CSV file
 
@@ -54,7 +52,7 @@ class Scope:
     @property
     def limit(self) -> int | None:
         """Images that are kept."""
-        return _QUICK_IMAGES if self.quick else None
+        return 48 if self.quick else None
 
     def model(self, size: str) -> str:
         """The plain VGG of a size; a whole name stays what it is."""
@@ -77,15 +75,12 @@ class Scope:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What a row of a table is about: a training, by a RepOptimizer where there are scales, or a search for scales.
-
-    `measure` takes the figures, line by line; those of the finished run unless given.
-    """
+    """What a row of a table is about: a training, or a search for scales."""
 
     model: str = ""  # by name, or by the size of a VGG; a search for a training's scales has the model of that
     key: Mapping[str, Any] = field(default_factory=dict)  # its columns in the table; model and seed may be left out
-    method: Method = "sgd"  # without scales
-    scales: "Source | Training | None" = None  # where they come from
+    method: Method = "sgd"  # repopt where there are scales
+    scales: "Source | Training | None" = None  # where they come from; of repopt, the searched ones unless given
     change: Callable[[Scales, str], Scales] = lambda scales, _: scales  # what is done to them, given the model's name
     data: str = "imagenette"  # or cifar100; a search may be on digits too; empty where nothing is trained
     recipe: Recipe | None = None  # another one than the data's, or than that of the model's family for a search
@@ -95,31 +90,26 @@ class Training:
     again: bool = False  # a second search, with another seed
     measure: "Callable[[Training, Scope, int, Workshop], Lines]" = lambda training, scope, seed, workshop: [
         figures_of(training.run(scope, seed, workshop))
-    ]
+    ]  # takes the figures, line by line
 
     def run(self, scope: Scope, seed: int, workshop: Workshop, *, weights: bool = False) -> Path:
-        """The folder of the finished run, with the trained weights, which are large, where they are needed."""
+        """The folder of the finished run, with the trained weights where they are needed."""
         return workshop.run(self.job(scope, seed, workshop), weights=weights)
 
     def job(self, scope: Scope, seed: int, workshop: Workshop) -> Job:
         """What is run; the scales are searched for where they are not there."""
         model, method, scales = scope.model(self.model), self.method, None
-        if self.scales is not None:
-            method, scales = "repopt", self.change(scales_from(self.scales, scope, workshop, model), model)
+        if self.scales or method == "repopt":
+            found = scales_from(self.scales or "searched", scope, workshop, model)
+            method, scales = "repopt", self.change(found, model)
         if method == "search":
             recipe, seed = self.recipe or RECIPES[search_recipe_of(model)](), SEARCH_SEED + self.again
             recipe = recipe if scope.quick else replace(recipe, **_SEARCHED_ON.get(self.data, {}))
         else:
             recipe = self.recipe or TRAINED_BY[self.data]
-        return Job(
-            method=method,
-            model=model,
-            data=scope.data(self.data),
-            recipe=scope.adapt(replace(recipe, **self.fields), seed),
-            scales=scales,
-            limit=scope.limit,
-            options=dict(self.options),
-        )
+        recipe, data = scope.adapt(replace(recipe, **self.fields), seed), scope.data(self.data)
+        about: dict[str, Any] = {"limit": scope.limit, "options": dict(self.options)}
+        return Job(method=method, model=model, data=data, recipe=recipe, scales=scales, **about)
 
 
 def hyper_search(**how: Any) -> Training:
@@ -129,7 +119,6 @@ def hyper_search(**how: Any) -> Training:
 
 AGAIN = "searched again"  # what tables call it
 SEARCHED_AGAIN = hyper_search(again=True)
-NOT_SEARCHED = "not searched"  # the constants that a search starts from
 
 
 def search_recipe_of(model: str) -> str:

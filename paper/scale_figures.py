@@ -1,25 +1,26 @@
 """What searched scales look like: over epochs and by depth, as in appendix E, and as multipliers of gradients."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
+from operator import itemgetter
 
 import torch
 from torch import Tensor
 
-from paper.jobs import SEARCH_SEED, Lines, Scope, Source, Training, hyper_search, planned, scales_from
+from paper.jobs import Lines, Scope, Source, Training, hyper_search, planned, scales_from
 from paper.panels import scales_by_depth, scales_over_epochs
 from paper.ranks import spearman
 from paper.searches import Search, points, read_search
-from paper.studies import VGGS
+from paper.studies import AUTHORS_VGGS, VGGS
 from paper.tables import Table
-from paper.view import Column, Line, Record, groups, matching, number, text
+from paper.view import Record, groups, matching, number, over_rows, text, values
 from paper.workshop import ENVIRONMENT, Workshop, figures_of
 from repopt.device import environment
 from repopt.plans.scales import Scales
 from repopt.report.figures import standing_alone
-from repopt.train.records import sampled_operator, searched_branches
+from repopt.train.records import sampled_operator
 
 _SOURCES = ("cifar100", "imagenette")
-_SHOWN = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)  # shares of a search's epochs
 
 
 def _points(training: Training, scope: Scope, seed: int, workshop: Workshop) -> Lines:
@@ -28,39 +29,33 @@ def _points(training: Training, scope: Scope, seed: int, workshop: Workshop) -> 
     return [{**about, **point} for point in points(search, sampled_operator(search.means))]
 
 
-def _at(share: float) -> Column:
-    def cell(line: Line) -> str:
-        by_epoch = {int(row["epoch"]): float(row["mean"]) for row in line.rows}
-        return f"{by_epoch[round(share * max(by_epoch))]:.3f}"
-
-    return Column(f"{share:.0%}", cell)
+def _at(rows: Sequence[Record], share: float) -> str:
+    by_epoch = {int(row["epoch"]): float(row["mean"]) for row in rows}
+    return f"{by_epoch[round(share * max(by_epoch))]:.3f}"
 
 
 FIGURE_E = Table(
     title="Appendix E: scales over epochs and by depth",
     keys=("source", "model", "seed"),
-    trainings=[
-        hyper_search(model="b0", key={"source": data, "seed": SEARCH_SEED}, data=data, measure=_points)
-        for data in _SOURCES
-    ],
+    trainings=[hyper_search(model="b0", key={"source": data}, data=data, measure=_points) for data in _SOURCES],
     figures=("curve", "operator", "epoch", "branch", "mean", "commit", *ENVIRONMENT),
     by=("source", "branch"),
     where={"curve": "over epochs"},
-    columns=[text("source", "searched on"), "branch", *map(_at, _SHOWN)],
+    columns=[
+        *(text("source", "searched on"), "branch"),
+        *(over_rows(f"{share:.0%}", partial(_at, share=share)) for share in (0, 0.1, 0.25, 0.5, 0.75, 1)),  # of epochs
+    ],
 )
 
 
 def rank_correlations_by_depth(rows: Sequence[Record]) -> dict[str, tuple[float | None, float | None]]:
     """{branch: how alike two searches rank the operators' final means, and their change from the shared start}."""
-    if not rows:
-        return {}
-    deep = matching(rows, curve="by depth")
-    one, other = (read_back(source, matching(deep, source=source)).means for source in _SOURCES)
-    start, found = Scales.depth_init(planned(rows[0]["model"])), {}
-    for branch in searched_branches(one):
-        shared = [operator for operator in one if branch in one[operator] and branch in other[operator]]
-        pair = torch.tensor([[means[operator][branch] for operator in shared] for means in (one, other)])
-        begun = torch.tensor([float(start[operator].get(branch, torch.ones(1)).mean()) for operator in shared])
+    found = {}
+    for (branch, model), deep in groups(matching(rows, curve="by depth"), "branch", "model").items():
+        start, by_name = Scales.depth_init(planned(model)), itemgetter("operator")
+        one, other = (sorted(matching(deep, source=data), key=by_name) for data in _SOURCES)
+        begun = torch.tensor([start[row["operator"]].get(branch, torch.ones(1)).mean() for row in one])
+        pair = torch.tensor([values(one, "mean"), values(other, "mean")])
         found[branch] = (spearman(*pair), spearman(*(pair / begun)))
     return found
 
@@ -82,26 +77,20 @@ def read_back(source: str, rows: Sequence[Record]) -> Search:
 
 
 _FROZEN = 1e-3  # a tap whose gradient is multiplied by less hardly moves in training
-_WHOSE: list[tuple[str, Source, tuple[str, ...]]] = [
-    ("ours", "searched", VGGS),
-    ("authors", "authors", ("b1", "b2", "l1", "l2")),
-]
+_WHOSE: dict[Source, tuple[str, Sequence[str]]] = {"searched": ("ours", VGGS), "authors": ("authors", AUTHORS_VGGS)}
 _FIGURES = ("around", "centre", "diagonal", "variation", "frozen", "negative")
 
 
 def _multipliers(training: Training, scope: Scope, _: int, workshop: Workshop) -> Lines:
-    model = scope.model(training.model)
-    assert training.scales is not None
-    scales = scales_from(training.scales, scope, workshop, model)
-    plan, stages = planned(model).with_scales(scales), dict[str, list[dict[str, Tensor]]]()
+    model, stages = scope.model(training.model), dict[str, list[dict[str, Tensor]]]()
+    scales = scales_from(training.scales or "searched", scope, workshop, model)
+    plan = planned(model).with_scales(scales)
     for operator, block in plan.blocks.items():
         multiplier, identity = plan.multiplier(operator).dense(), "identity" in block.branches
         found = operator_figures(multiplier, scales[operator]["conv3x3"], identity=identity)
         stages.setdefault(operator.partition(".")[0], []).append(found)
-    return [
-        {"stage": stage, "operators": len(found), **mean_figures(found), **environment("cpu")}
-        for stage, found in stages.items()
-    ]
+    found_in = {stage: {"operators": len(found), **mean_figures(found)} for stage, found in stages.items()}
+    return [{"stage": stage, **figures, **environment("cpu")} for stage, figures in found_in.items()]
 
 
 def operator_figures(multiplier: Tensor, scale: Tensor, *, identity: bool) -> dict[str, Tensor]:
@@ -127,8 +116,8 @@ MULTIPLIERS = Table(
     title="What the scales multiply gradients by",
     keys=("model", "scales", "seed"),
     trainings=[
-        Training(model=size, key={"scales": whose, "seed": SEARCH_SEED}, scales=source, data="", measure=_multipliers)
-        for whose, source, sizes in _WHOSE
+        Training(model=size, key={"scales": whose}, scales=source, data="", measure=_multipliers)
+        for source, (whose, sizes) in _WHOSE.items()
         for size in sizes
     ],
     figures=("stage", "operators", *_FIGURES, *ENVIRONMENT),

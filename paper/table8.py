@@ -1,87 +1,67 @@
 """Table 8 and appendix C: what INT8 costs, by calibration and by a short training, and the spread of a kernel."""
 
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from paper.jobs import TRAINED_BY, Lines, Scope, Training
+from paper.jobs import Lines, Scope, Training
 from paper.kernel_spread import POSITIONS, run_kernels, spreads
 from paper.tables import Table
-from paper.view import SEEDS, Column, Line, accuracy, matching, mean, number, papers, spread, text
+from paper.view import SEEDS, Column, Record, accuracy, mean, number, over_rows, papers, spread, text
 from paper.workshop import ENVIRONMENT, Workshop, figures_of
 from repopt.quantize import Int8, QuantizeJob, quantize_run
+from repopt.train.methods import Method
 
-# a B0 on CIFAR-100; plain SGD has He's init, which is better for it
-_RECIPE = replace(TRAINED_BY["cifar100"], epochs=120, eval_every=120)
-_METHODS: dict[str, dict[str, Any]] = {
-    "repopt": {"scales": "searched"},
-    "repvgg": {"method": "repvgg"},
-    "qarepvgg": {"method": "qarepvgg"},
-    "sgd": {"method": "sgd", "fields": {"kernel": "paper"}},
-}
-PTQ = [("channel", "histogram"), ("channel", "minmax"), ("tensor", "histogram"), ("tensor", "minmax")]
-_SETTINGS = [*(("ptq", *each) for each in PTQ), ("qat", "channel", "histogram")]
+_METHODS: tuple[Method, ...] = ("repopt", "repvgg", "qarepvgg", "sgd")
+PTQ: list[Any] = [("channel", "histogram"), ("channel", "minmax"), ("tensor", "histogram"), ("tensor", "minmax")]
+_SETTINGS: list[Any] = [*(("ptq", *each) for each in PTQ), ("qat", "channel", "histogram")]
 
 
-def _trained_b0(trained_by: str, measure: Any) -> Training:
-    how = {**_METHODS[trained_by], "measure": measure}
-    return Training(model="b0", key={"trained_by": trained_by}, data="cifar100", recipe=_RECIPE, **how)
+def _b0(method: Method, measure: Any) -> Training:
+    """A B0 on CIFAR-100, trained for long; plain SGD has He's init, which is better for it."""
+    fields = {"epochs": 120, "eval_every": 120, "kernel": "paper" if method == "sgd" else "authors"}
+    how: dict[str, Any] = {"method": method, "data": "cifar100", "fields": fields, "measure": measure}
+    return Training(model="b0", key={"trained_by": method}, **how)
 
 
 def _quantized(training: Training, scope: Scope, seed: int, workshop: Workshop) -> Lines:
     run, lines = training.run(scope, seed, workshop, weights=True), []
-    at: dict[str, Any] = {"device": workshop.chosen_device, "quiet": workshop.quiet}
     for method, weights, calibrator in _SETTINGS[:1] if scope.quick else _SETTINGS:
-        setting: Any = {"weights": weights, "calibrator": calibrator, "images": 16 if scope.quick else 1000}
-        how: Any = {"method": method, "setting": Int8(**setting), "epochs": 5}  # of QAT
+        setting = Int8(weights=weights, calibrator=calibrator, images=16 if scope.quick else 1000)
+        job = QuantizeJob(method=method, setting=setting, epochs=5, limit=scope.limit)  # epochs of QAT
         with TemporaryDirectory() as folder, workshop.sharing():
-            found = quantize_run(run, QuantizeJob(limit=scope.limit, **how), out=Path(folder, "int8"), **at)
-        lines.append(found.record)
+            at: dict[str, Any] = {"out": Path(folder, "int8"), "device": workshop.chosen_device}
+            lines.append(quantize_run(run, job, quiet=workshop.quiet, **at).record)
     return lines
 
 
 def int8_column(heading: str, **setting: str) -> Column:
     """INT8 accuracy, in brackets the points that it costs; a negative cost is a gain."""
 
-    def cell(line: Line) -> str:
-        rows = matching(line.rows, **setting)
+    def cell(rows: Sequence[Record]) -> str:
         return f"{mean(rows, 'int8_accuracy'):.2f} ({spread(rows, 'drop')})" if rows else ""
 
-    return Column(heading, cell)
-
-
-def _calibrated(weights: str, calibrator: str) -> Column:
-    heading = f"per-{weights} weights, {calibrator}"
-    return int8_column(heading, method="ptq", weights=weights, calibrator=calibrator)
+    return over_rows(heading, cell, **setting)
 
 
 TABLE8 = Table(
     title="Table 8: INT8",
     keys=("trained_by", "model", "seed"),
-    trainings=[_trained_b0(method, _quantized) for method in _METHODS],
+    trainings=[_b0(method, _quantized) for method in _METHODS],
     figures=(
         *("method", "weights", "calibrator", "qat_epochs", "qat_lr", "form", "float_accuracy", "int8_accuracy"),
         *("drop", "images", "val_images", "epochs", "kernel", *ENVIRONMENT),
     ),
     by=("trained_by",),
-    order={"trained_by": list(_METHODS)},
+    order={"trained_by": _METHODS},
     columns=[
         *("trained_by", text("kernel", "init"), SEEDS),
         accuracy("float", "float_accuracy", method="ptq", weights="channel", calibrator="histogram"),
-        *(_calibrated(*setting) for setting in PTQ),
+        *(int8_column(f"per-{by} weights, {how}", method="ptq", weights=by, calibrator=how) for by, how in PTQ),
         int8_column("QAT, per-channel weights", method="qat"),
     ],
 )
-
-
-_STAGES = ("before fusing BN", "3x3 kernel", "after fusing BN", "after branch addition")
-_PAPER = {
-    ("repvgg", "before fusing BN"): "0.0131, 0.0128, 0.0131",
-    ("repvgg", "after fusing BN"): "0.0176, 0.0175, 0.0177",
-    ("repvgg", "after branch addition"): "0.0236, 0.0500, 0.0177",
-    ("repopt", "3x3 kernel"): "0.0066, 0.0151, 0.0045",
-}
 
 
 def _kernels(training: Training, scope: Scope, seed: int, workshop: Workshop) -> Lines:
@@ -91,23 +71,27 @@ def _kernels(training: Training, scope: Scope, seed: int, workshop: Workshop) ->
     return [{**about, "stage": stage, **spreads(*kernels)} for stage, kernels in found.kernels.items()]
 
 
+_STAGES = ("before fusing BN", "3x3 kernel", "after fusing BN", "after branch addition")
+_PAPER = {
+    ("repvgg", "before fusing BN"): "0.0131, 0.0128, 0.0131",
+    ("repvgg", "after fusing BN"): "0.0176, 0.0175, 0.0177",
+    ("repvgg", "after branch addition"): "0.0236, 0.0500, 0.0177",
+    ("repopt", "3x3 kernel"): "0.0066, 0.0151, 0.0045",
+}
+_AT_INIT = [f"{position}_at_init" for position in POSITIONS]
+
 TABLE_C = Table(
     title="Appendix C: the spread of a kernel",
     keys=("trained_by", "model", "seed"),
-    trainings=[_trained_b0(method, _kernels) for method in ("repvgg", "repopt")],
-    figures=(
-        *("layer", "stage", *POSITIONS, *(f"{position}_at_init" for position in POSITIONS)),
-        *("epochs", "kernel", *ENVIRONMENT),
-    ),
+    trainings=[_b0(method, _kernels) for method in ("repvgg", "repopt")],
+    figures=("layer", "stage", *POSITIONS, *_AT_INIT, "epochs", "kernel", *ENVIRONMENT),
     by=("trained_by", "stage"),
     order={"trained_by": ("repvgg", "repopt"), "stage": _STAGES},
     columns=[
         *("trained_by", text("stage", "kernel"), SEEDS),
         *(number(position, form="{:.4f}") for position in POSITIONS),
-        Column(
-            "central / surrounding", lambda line: f"{mean(line.rows, 'central') / mean(line.rows, 'surrounding'):.1f}"
-        ),
-        *(number(f"{position}_at_init", f"{position}, at init", "{:.4f}") for position in POSITIONS),
+        over_rows("central / surrounding", lambda rows: f"{mean(rows, 'central') / mean(rows, 'surrounding'):.1f}"),
+        *(number(position, position.replace("_at_", ", at "), "{:.4f}") for position in _AT_INIT),
         papers("paper", _PAPER, "trained_by", "stage"),
     ],
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from paper.jobs import SEARCHED_AGAIN, Lines, Scope, Training
+from paper.jobs import SEARCH_SEED, SEARCHED_AGAIN, Lines, Scope, Training
 from paper.view import View, read_rows
 from paper.workshop import FIGURES, Workshop
 from repopt.device import commit, environment
@@ -20,11 +20,11 @@ from repopt.train.loop import DivergedError
 
 # {what a user types: where it is declared}, in the order of docs/results.md
 NAMES = {
-    **{"table2": "table2:TABLE", "table3": "table3:TABLE", "table4": "table4:TABLE"},
+    **{"table2": "table2:TABLE2", "table3": "table2:TABLE3", "table4": "table4:TABLE4"},
     **{"constants": "studies:CONSTANTS", "multipliers": "scale_figures:MULTIPLIERS", "a0": "studies:A0"},
-    **{"table5": "other_searches:TABLE5", "table6": "other_searches:TABLE6", "tableB": "other_searches:TABLE_B"},
+    **{"table5": "studies:TABLE5", "table6": "studies:TABLE6", "tableB": "studies:TABLE_B"},
     **{"figureE": "scale_figures:FIGURE_E", "table8": "table8:TABLE8", "tableC": "table8:TABLE_C"},
-    **{"tableD": "table_d:TABLE", "conventions": "studies:CONVENTIONS", "zoo": "studies:ZOO"},
+    **{"tableD": "table4:TABLE_D", "conventions": "studies:CONVENTIONS", "zoo": "studies:ZOO"},
 }
 
 
@@ -52,7 +52,7 @@ class Table(View):
 
     title: str
     keys: tuple[str, ...]  # the columns of the CSV file that tell rows apart
-    trainings: Sequence[Training]  # a row for each of them and each seed
+    trainings: Sequence[Training]  # a row for each of them and each seed; searches and what is not trained have one
     figures: tuple[str, ...] = FIGURES  # the other columns, of what is measured
 
     @property
@@ -63,10 +63,11 @@ class Table(View):
     def rows(self, scope: Scope) -> list[TableRow]:
         """What is measured, seed by seed. Trainings that differ only in the model are one where all models are nano."""
         rows: dict[str, TableRow] = {}
-        for seed, training in product(scope.seeds, self.trainings):
+        for given, training in product(scope.seeds, self.trainings):
+            seed = given if training.data and training.method != "search" else SEARCH_SEED
             theirs = training.scales == "authors"
             too_much = scope.quick and (theirs or training.scales == SEARCHED_AGAIN)
-            if not too_much and not (training.one_seed and seed != scope.seeds[0]):
+            if not too_much and not (training.one_seed and given != scope.seeds[0]):
                 known = {"model": scope.model(training.model), "seed": seed, **training.key}
                 key = {column: known.get(column) for column in self.keys}
                 row = TableRow(key=key, measure=partial(training.measure, training, scope, seed), authors=theirs)

@@ -5,6 +5,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ Wanted = str | Sequence[str]  # a text, or any of several
 
 # how kernels start, and how a model is trained, as a reader knows it
 INITS = {"authors": "torch's", "paper": "He's"}
-METHODS = {"repopt": "RepOpt", "repvgg": "RepVGG", "qarepvgg": "QARepVGG", "sgd": "plain SGD"}
-_ENOUGH = 3  # seeds: a setting with more of them is no better for it
+_METHODS = {"repopt": "RepOpt", "repvgg": "RepVGG", "qarepvgg": "QARepVGG", "sgd": "plain SGD"}
+_NAMES = {"init": INITS, "kernel": INITS, "method": _METHODS, "trained_by": _METHODS}  # by column
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +74,7 @@ def diverged(rows: Iterable[Record]) -> int:
 def best(settings: Iterable[Sequence[Record]]) -> Sequence[Record]:
     """The setting with the highest mean, of those with three seeds or most, and without a training that diverged."""
     whole = [rows for rows in settings if values(rows) and not diverged(rows)]
-    enough = min(_ENOUGH, max(map(len, whole), default=0))
+    enough = min(3, max(map(len, whole), default=0))  # more seeds make a setting no better
     return max((rows for rows in whole if len(rows) >= enough), key=mean, default=[])
 
 
@@ -95,17 +96,13 @@ def difference(first: Sequence[Record], second: Sequence[Record], column: str = 
     return Gap(mean=statistics.mean(one) - statistics.mean(other), error=error)
 
 
-# names for the texts of some columns
-_NAMES = {"init": INITS, "kernel": INITS, "method": METHODS, "trained_by": METHODS}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A line of a table."""
+    """A line of a table, which knows all others."""
 
     rows: Sequence[Record]  # what it shows, a row for each seed
     tried: Sequence[Record]  # the rows of all settings, of which `rows` is the best
-    table: Sequence["Line"]  # all lines, this one included
+    table: Sequence["Line"]
     by: tuple[str, ...]  # the columns whose texts tell lines apart
 
     def __getitem__(self, column: str) -> str:
@@ -123,13 +120,10 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """How the rows of a table are shown.
-
-    Without `by`, each row is a line. Lines are ordered by its columns, texts as they first appear.
-    """
+    """How the rows of a table are shown; lines are ordered by the columns of `by`, texts as they first appear."""
 
     columns: Sequence[Column | str]  # those of the rows by name; one without a single entry is left out
-    by: tuple[str, ...] = ()  # the columns whose texts tell lines apart, the last being a line's name
+    by: tuple[str, ...] = ()  # columns whose texts tell lines apart, the last a line's name; else each row is a line
     best: tuple[str, ...] = ()  # the columns of settings that were tried, of which a line shows the best
     where: Mapping[str, Wanted] = field(default_factory=dict)  # the rows that are shown, by the texts of their columns
     order: Mapping[str, Sequence[str]] = field(default_factory=dict)  # another one; other texts are left out
@@ -143,18 +137,16 @@ class View:
 
 def render(view: View, rows: Sequence[Record]) -> str:
     """The table as Markdown."""
-    wanted = matching(rows, **view.where, **view.order)
+    wanted, lines = matching(rows, **view.where, **view.order), list[Line]()
     appearing = {column: list(dict.fromkeys(row[column] for row in wanted)) for column in view.by}
     order = {**({} if view.best_first else appearing), **view.order}
 
-    def place(rows: Sequence[Record]) -> tuple[float, ...]:
-        listed = tuple(texts.index(rows[0][column]) for column, texts in order.items())
-        return (*listed, -mean(rows)) if view.best_first else listed
+    def place(rows: Sequence[Record]) -> list[float]:
+        listed = [texts.index(rows[0][column]) for column, texts in order.items()]
+        return [*listed, -mean(rows) if view.best_first else 0]
 
-    lines: list[Line] = []
     for tried in sorted(groups(wanted, *view.by).values() if view.by else [[row] for row in wanted], key=place):
-        shown = view.at_best(tried)
-        if shown:
+        if shown := view.at_best(tried):
             lines.append(Line(rows=shown, tried=tried, table=lines, by=view.by))
     columns = [text(column) if isinstance(column, str) else column for column in view.columns]
     filled = [(column, [str(column.cell(line)) for line in lines]) for column in columns]
@@ -172,26 +164,27 @@ def text(column: str, heading: str | None = None, names: Mapping[str, str] | Non
 SEEDS = Column("seeds", lambda line: len({row["seed"] for row in line.rows}))
 
 
+def over_rows(heading: str, cell: Callable[[Sequence[Record]], object], **where: Wanted) -> Column:
+    """What a line's rows say, or those whose columns hold these texts."""
+    return Column(heading, lambda line: cell(matching(line.rows, **where)))
+
+
 def accuracy(heading: str = "accuracy", column: str = "val_accuracy", **where: Wanted) -> Column:
     """Mean ± deviation over the seeds."""
-    return Column(heading, lambda line: spread(matching(line.rows, **where), column))
+    return over_rows(heading, lambda rows: spread(rows, column), **where)
 
 
 def number(column: str, heading: str = "", form: str = "{:,.0f}", per: float = 1, **where: Wanted) -> Column:
     """The mean of a column in some unit; empty without figures."""
 
-    def cell(line: Line) -> str:
-        found = values(matching(line.rows, **where), column)
-        return form.format(statistics.mean(found) / per) if found else ""
+    def cell(rows: Sequence[Record]) -> str:
+        return form.format(mean(rows, column) / per) if values(rows, column) else ""
 
-    return Column(heading or column, cell)
+    return over_rows(heading or column, cell, **where)
 
 
 def minus(name: str, reference: Mapping[str, str] | None = None) -> Column:
-    """The difference to another line with its standard error; empty in that line itself.
-
-    Without a reference, which is what the columns of the other line hold, it is the line of that name like this one.
-    """
+    """The difference to the line of that name like this one, or to the one whose columns hold the reference's texts."""
 
     def cell(line: Line) -> object:
         wanted = reference or {**{column: line[column] for column in line.by}, line.by[-1]: name}
@@ -205,8 +198,7 @@ def papers(heading: str, figures: Mapping[Any, Any], *columns: str, form: str = 
     """What the paper has for the text of a column, or for those of several."""
 
     def cell(line: Line) -> str:
-        texts = tuple(line[column] for column in columns)
-        found = figures.get(texts if len(texts) > 1 else texts[0])
+        found = figures.get(itemgetter(*columns)(line))
         return "" if found is None else form.format(found)
 
     return Column(heading, cell)

@@ -1,18 +1,16 @@
 """Where rows are made: each training is done once, whichever tables ask for it, and goes on after an interruption.
 
-A run's folder is named after its job: model, data, recipe, seed and scales. Several processes may work at one table: a
-row, or a run that two rows need, is claimed by a file lock, which the system takes back from a process that dies.
-Trainings may share the device; what is timed has it alone.
+Several processes may work at one table: a row, or a run that two rows need, is claimed by a file lock, which the system
+takes back from a process that dies. Trainings may share the device; what is timed has it alone.
 """
 
-import dataclasses
 import gc
 import hashlib
 import json
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +39,7 @@ class Workshop:
         return chosen_device(self.device)
 
     def run(self, job: Job, *, weights: bool = False) -> Path:
-        """The folder of the job's finished run, which is trained to its end where that is missing.
-
-        With `weights`, the trained weights, which are large, are kept.
-        """
+        """The folder of the job's finished run, trained where that is missing; with its weights, which are large."""
         plain = self.folder / _name(job)
         kept = plain.with_name(f"{plain.name}-weights")
         ended = any((plain / name).exists() for name in ("summary.json", "diverged.json"))
@@ -70,8 +65,8 @@ class Workshop:
             with self.sharing():
                 train_run(job, out, resume=(out / "recipe.json").exists(), device=self.device, quiet=self.quiet)
         except DivergedError as error:
-            what = str(error).partition(":")[0]  # without the advice, which is for a run that one resumes
-            reason = f"in the search, {what}" if job.method == "search" else what
+            # without the advice, which is for a run that one resumes
+            reason = f"{'in the search, ' if job.method == 'search' else ''}{str(error).partition(':')[0]}"
             out.mkdir(exist_ok=True)  # a run that came to nothing leaves no folder
             with replacing(diverged) as unfinished:
                 unfinished.write_text(json.dumps(reason))
@@ -129,15 +124,14 @@ def digest_of(scales: Scales) -> str:
     digest = hashlib.sha256()
     for operator, branches in sorted(scales.items()):
         for branch, scale in sorted(branches.items()):
-            digest.update(f"{operator}.{branch}".encode())
-            digest.update(scale.double().numpy().tobytes())
+            digest.update(f"{operator}.{branch}".encode() + scale.double().numpy().tobytes())
     return digest.hexdigest()[:12]
 
 
 def _name(job: Job) -> str:
     """A name that differs wherever two jobs do."""
     assert job.scales is None or isinstance(job.scales, Scales)
-    about = dataclasses.asdict(dataclasses.replace(job, scales=None))
-    about["scales"] = None if job.scales is None else digest_of(job.scales)
+    scales = None if job.scales is None else digest_of(job.scales)
+    about = {**asdict(replace(job, scales=None)), "scales": scales}
     digest = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode())
     return f"{job.model}-{job.method}-{job.recipe.seed}-{digest.hexdigest()[:12]}"

@@ -16,7 +16,7 @@ _MEASURED = "COVERAGE_PROCESS_CONFIG"  # set by coverage for the processes that 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
     [
-        *("repopt.cli.train", "repopt.cli.search", "repopt.verification.cases", "repopt.report", "paper.table_b"),
+        *("repopt.cli.train", "repopt.cli.search", "repopt.verification.cases", "repopt.report", "paper.tables"),
         *("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.checkpoint"),  # torch.optim imports the first
         *("torch.utils.tensorboard", "matplotlib.figure", "matplotlib.backends.backend_svg"),
     ]

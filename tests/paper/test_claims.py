@@ -2,7 +2,7 @@
 
 import pytest
 
-from paper import other_searches, table4
+from paper import studies, table4
 from paper.claims import Claim, read_claims
 from paper.pages import RESULTS, gap, table
 from paper.tables import table_named
@@ -75,7 +75,7 @@ def test_the_papers_figures_of_a_claim_are_those_of_its_table():
         if claim.table == "table4":
             assert tuple(claim.paper) == (table4.PAPER[claim.ours], table4.PAPER[claim.to])
         if claim.table in ("table6", "tableB"):
-            paper = (other_searches.STRIDES if claim.table == "table6" else other_searches.STARTS)[claim.ours]
+            paper = (studies.STRIDES if claim.table == "table6" else studies.STARTS)[claim.ours]
             assert claim.paper[0] == paper[1 + (claim.column == "val_accuracy")]
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from made_up import line
-from paper.table4 import TABLE as TABLE4
+from paper.table4 import TABLE4
 from paper.view import (
     SEEDS,
     View,

@@ -16,7 +16,15 @@ from repopt.train.loop import DivergedError
 from repopt.train.recipe import Recipe
 
 # another value than the default, for each field
-OTHER = {"epochs": 3, "batch_size": 8, "lr": 0.2, "lr_batch": 8, "warmup_epochs": 1, "warmup_lr": 0.01}
+OTHER = {
+    "freeze_at": 0.1,
+    "epochs": 3,
+    "batch_size": 8,
+    "lr": 0.2,
+    "lr_batch": 8,
+    "warmup_epochs": 1,
+    "warmup_lr": 0.01,
+}
 OTHER |= {"optimizer": "AdamW", "momentum": 0.8, "nesterov": False, "weight_decay": 1e-4, "decay_identity": False}
 OTHER |= {
     "label_smoothing": 0.2,
