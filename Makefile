@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all lint docs wheel clean
+.PHONY: demo test test-all fuzz lint docs wheel clean
 
 demo: $(VENV)/.installed
 	OMP_NUM_THREADS=1 $(BIN)/repopt demo
@@ -13,6 +13,10 @@ test: $(VENV)/.installed-dev lint
 
 test-all: $(VENV)/.installed-dev lint
 	$(BIN)/pytest -n 2 --dist loadfile
+
+# a thousand damaged files and odd command lines; `make fuzz SEED=1234` runs one of them alone
+fuzz: $(VENV)/.installed-dev
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz.campaign $(if $(SEED),--seed $(SEED))
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -71,6 +71,7 @@ class Workshop:
         except DivergedError as error:
             what = str(error).partition(":")[0]  # without the advice, which is for a run that one resumes
             reason = f"in the search, {what}" if job.method == "search" else what
+            out.mkdir(exist_ok=True)  # a run that came to nothing leaves no folder
             with replacing(diverged) as unfinished:
                 unfinished.write_text(json.dumps(reason))
             remove_checkpoints(out)

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 import repopt
-from repopt.files import UNFINISHED, append_csv, placing_folder, read_as, read_lines_as, replacing, write_tensors
+from repopt.files import UNFINISHED, append_csv, placing_folder, read_as, read_lines_as, replacing, write_sealed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next(place, tmp_path):
 def test_tensors_and_scales_obey_the_umask(tmp_path):
     before = os.umask(0o027)
     try:
-        write_tensors(tmp_path / "a.safetensors", {"a": torch.arange(3)}, {"note": "b"})
+        write_sealed(tmp_path / "a.safetensors", {"a": torch.arange(3)}, {"note": "b"})
         repopt.Scales({"conv": {"conv3x3": 1.0}}).save(tmp_path / "b.safetensors")
     finally:
         os.umask(before)

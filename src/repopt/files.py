@@ -9,19 +9,18 @@ import io
 import json
 import os
 import shutil
+import stat
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 UNFINISHED = ".unfinished."
 _SEAL = "sha256"
@@ -76,17 +75,6 @@ def remove_unfinished(path: Path) -> Path:
     return unfinished
 
 
-def write_tensors(path: Path, tensors: Mapping[str, "Tensor"], metadata: Mapping[str, str] | None = None) -> None:
-    """Writes a safetensors file, whole or not at all, with the permissions of any other new file.
-
-    `safetensors.torch.save_file` makes files that only their owner can read, and a kill leaves one of another name.
-    """
-    from safetensors.torch import save
-
-    with replacing(path) as unfinished:
-        unfinished.write_bytes(save(dict(tensors), {"format": "pt", **(metadata or {})}))
-
-
 def _flush(path: Path) -> None:
     """Waits until a file or folder is on the disk."""
     handle = os.open(path, os.O_RDONLY)
@@ -96,27 +84,45 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
-def write_sealed(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Writes a safetensors file with a digest of all that it holds, in one move."""
-    whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    with replacing(path) as unfinished:
-        save_file(whole, unfinished, metadata={**metadata, _SEAL: _digest(whole, metadata)})
+def write_sealed(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """Writes a safetensors file with a digest of all that it holds, whole or not at all.
+
+    Its permissions are those of any new file: `safetensors.torch.save_file` makes files that only their owner can read.
+    """
+    whole = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    about = {"format": "pt", **(metadata or {})}
+    content = memoryview(save(whole, {**about, _SEAL: _digest(whole, about)}))
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(bytes(content[8 : 8 + size]))
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))  # safetensors has no order: equal bits here
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with replacing(path) as unfinished, unfinished.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(content[8 + size :])
 
 
-def read_sealed(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def read_sealed(path: Path, *, unsealed_too: bool = False) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors and the metadata of such a file.
+
+    Args:
+        path: of the file.
+        unsealed_too: take a file without a digest as it is: older versions and other programs write such.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: it does not hold what was written.
     """
+    check_file(path)
     try:
         with safe_open(path, framework="pt") as file:
             metadata, tensors = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
-        raise ValueError(f"{str(path)!r} is damaged ({error})") from error
-    if metadata.pop(_SEAL, None) != _digest(tensors, metadata):
+        raise ValueError(f"{str(path)!r} is damaged, or not a safetensors file ({error})") from error
+    seal = metadata.pop(_SEAL, None)
+    if not (unsealed_too and seal is None) and seal != _digest(tensors, metadata):
         raise ValueError(f"{str(path)!r} is damaged: it does not hold what was written")
+    metadata.pop("format", None)
     return tensors, metadata
 
 
@@ -155,6 +161,50 @@ def append_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
             raise OSError(f"{str(path)!r} could not take all rows: is the disk full?")
 
 
+_MOST_TEXT = 1 << 28
+
+
+def check_file(path: Path) -> int:
+    """The bytes of a file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is something else, such as a FIFO, which would be read for ever.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError(f"{str(path)!r} is not a file: put one there, or remove it")
+    return status.st_size
+
+
+def read_text(path: Path) -> str:
+    """The text of a file; bytes that are not UTF-8 become question marks."""
+    if (size := check_file(path)) > _MOST_TEXT:
+        raise ValueError(f"{str(path)!r} has {size:,} bytes, which is too large to be read as text")
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def read_torch(path: Path) -> Any:
+    """What a PyTorch file holds, which is tensors alone: nothing in it is executed.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is damaged, or holds something else.
+    """
+    check_file(path)
+    try:
+        if zipfile.is_zipfile(path):  # its checksums, which torch writes and does not read
+            with zipfile.ZipFile(path) as archive:
+                if archive.testzip() is not None:
+                    raise ValueError("a checksum is wrong")
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a corrupt file breaks the reader in many ways
+        raise ValueError(
+            f"{str(path)!r} is not a PyTorch file that holds tensors alone, so it was not loaded: it may be corrupt, "
+            "or hold other objects beside the weights"
+        ) from error
+
+
 def read_as(path: Path, kind: type[T]) -> T:
     """What a JSON file holds, checked against a type; keys that the type does not know are left out.
 
@@ -162,7 +212,7 @@ def read_as(path: Path, kind: type[T]) -> T:
         FileNotFoundError: there is no such file.
         ValueError: it is not JSON, or holds something else than `kind`.
     """
-    return _parsed(path.read_text(encoding="utf-8", errors="replace"), kind, path)
+    return _parsed(read_text(path), kind, path)
 
 
 def read_lines_as(path: Path, kind: type[T]) -> list[T]:
@@ -170,16 +220,21 @@ def read_lines_as(path: Path, kind: type[T]) -> list[T]:
 
     What follows the last newline was being written when its process was killed, and is left out.
     """
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if path.is_file() else []
+    lines = read_text(path).split("\n")[:-1] if path.exists() else []
     return [_parsed(line, kind, path, number) for number, line in enumerate(lines, start=1) if line.strip()]
 
 
 def _parsed(text: str, kind: type[T], path: Path, line: int | None = None) -> T:
     # json and not msgspec's own decoder: losses may be NaN, and an error should name its line
     try:
-        return msgspec.convert(json.loads(text), kind)
+        content = json.loads(text)
+        if "\\ud" in text.lower():  # half of a character, which cannot be printed
+            json.dumps(content, ensure_ascii=False).encode()
+        return msgspec.convert(content, kind)
     except json.JSONDecodeError as error:
         trouble = f"line {(line or 1) + error.lineno - 1} is not JSON ({error.msg})"
     except msgspec.ValidationError as error:
         trouble = f"{error}" if line is None else f"line {line}: {error}"
-    raise ValueError(f"{str(path)!r} is corrupt: {trouble}; mend it, or leave this folder out")
+    except (ValueError, RecursionError):
+        trouble = "it holds half a character, a number of thousands of digits, or lists within lists without end"
+    raise ValueError(f"{str(path)!r} is corrupt: {trouble}; mend it, or bring a copy back")

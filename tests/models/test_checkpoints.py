@@ -138,7 +138,7 @@ def test_files_that_are_none_are_refused(tmp_path):
     model = repopt.create_model("repopt_vgg_nano")
     with pytest.raises(FileNotFoundError, match="there is no checkpoint"):
         load_checkpoint(model, tmp_path / "none.pth")
-    for ending, words in ((".pth", "holds tensors alone"), (".safetensors", "not a readable safetensors file")):
+    for ending, words in ((".pth", "holds tensors alone"), (".safetensors", "is damaged, or not a safetensors file")):
         path = tmp_path / f"bad{ending}"
         path.write_bytes(b"no weights")
         with pytest.raises(ValueError, match=words):

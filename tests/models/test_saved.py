@@ -20,9 +20,8 @@ def folder(tmp_path):
     options = {**OPTIONS, "depths": tuple(OPTIONS["depths"])}
     model = settle(repopt.create_model("repopt_vgg_nano", **options))
     save_file(model.state_dict(), tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text(
-        json.dumps({"model": "repopt_vgg_nano", "options": OPTIONS, "classes": "abcd"})
-    )
+    images = {"classes": list("abcd"), "mean": [0.5], "std": [0.25], "size": 32}
+    (tmp_path / "config.json").write_text(json.dumps({"model": "repopt_vgg_nano", "options": OPTIONS, **images}))
     return tmp_path
 
 
@@ -33,7 +32,7 @@ def test_a_folder_is_loaded_as_a_run_is(folder):
     trained = load_run(folder)
     assert not trained.model.training
     assert torch.equal(model.eval()(x), trained.model(x))
-    assert trained.config["classes"] == "abcd"
+    assert trained.config["classes"] == list("abcd")
     torch.testing.assert_close(deploy(model)(x), model(x), rtol=1e-4, atol=1e-4)
 
 

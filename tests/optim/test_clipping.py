@@ -72,5 +72,5 @@ def test_a_norm_that_is_not_finite_is_an_error_on_request():
 
 def test_a_negative_norm_is_refused():
     _, plan, _ = twins()
-    with pytest.raises(ValueError, match="max_norm must be at least 0, not -1"):
+    with pytest.raises(ValueError, match="max_norm must be a number of at least 0, not -1"):
         repopt.clip_grad_norm_(plan, -1.0)

@@ -118,10 +118,10 @@ def test_coupled_decay_points_to_the_branch_route():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"lr": -1.0}, "lr must be at least 0, not -1.0"),
-        ({"eps": float("nan")}, "eps must be at least 0, not nan"),
-        ({"weight_decay": -0.1}, "weight_decay must be at least 0"),
-        ({"betas": (0.9, 1.0)}, r"betas must be at least 0 and below 1, not \(0\.9, 1\.0\)"),
+        ({"lr": -1.0}, "lr must be a finite number of at least 0, not -1.0"),
+        ({"eps": float("nan")}, "eps must be a finite number of at least 0, not nan"),
+        ({"weight_decay": -0.1}, "weight_decay must be a finite number"),
+        ({"betas": (0.9, 1.0)}, r"betas must be two numbers of at least 0 and below 1, not \(0\.9, 1\.0\)"),
     ],
 )
 def test_options_out_of_range_are_refused(options, words):

@@ -4,18 +4,20 @@ import copy
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 import repopt
 from optim.resume import started
-from repopt import Conv, Identity
+from repopt import Conv, Identity, Linear
 from repopt.verification.cases import mixed_sign_scales
-from side_by_side import WAYS, attached, planned, small_net, train, twins
+from side_by_side import EXACT, WAYS, apart, attached, planned, sgd, small_net, train, twins
 
 TESTS = Path(__file__).parents[1]
 
@@ -83,6 +85,51 @@ def test_the_state_of_plain_training_is_refused(way):
     train(net, plain, 2)
     with pytest.raises(ValueError, match="carries no fingerprint of scales"):
         way.start(net.parameters(), plan).load_state_dict(plain.state_dict())
+
+
+def test_a_plain_state_is_refused_though_all_its_entries_are_alike():
+    """As after a step on inputs of ones: what an optimizer's constructor leaves is alike, too."""
+    net = nn.Linear(4, 1, bias=False)
+    plan = repopt.plan(net, {"^$": [Linear(), Linear()]}, scales="ones")
+    plain = sgd(net.parameters(), weight_decay=0)
+    net(torch.ones(1, 4)).sum().backward()
+    plain.step()
+    with pytest.raises(ValueError, match="carries no fingerprint of scales"):
+        attached(sgd)(net.parameters(), plan).load_state_dict(plain.state_dict())
+
+
+def test_the_empty_state_of_a_plain_optimizer_starts_anew_and_keeps_the_stamp(way):
+    net, plan, _ = twins()
+    start = copy.deepcopy(net.state_dict())
+    fresh, used = way.start(net.parameters(), plan), way.start(net.parameters(), plan)
+    empty = copy.deepcopy(way.theirs(net.parameters()).state_dict())
+    train(net, fresh, 4)
+    expected = net[3].weight.detach().clone()
+    train(net, used, 2)
+    net.load_state_dict(start)
+    used.load_state_dict(empty)
+    train(net, used, 4)
+    torch.testing.assert_close(net[3].weight, expected, rtol=EXACT, atol=EXACT)
+    saved = copy.deepcopy(used.state_dict())
+    assert {group["repopt"] for group in saved["param_groups"]} == {fresh.param_groups[0]["repopt"]}
+    way.start(net.parameters(), plan).load_state_dict(saved)
+
+
+def test_what_a_constructor_leaves_is_loaded():
+    """Adagrad has a sum before its first step."""
+    net, plan, twin = twins()
+    make = partial(torch.optim.Adagrad, lr=0.05, initial_accumulator_value=0.1)
+    ours, theirs = attached(make)(net.parameters(), plan), make(twin.parameters())
+    ours.load_state_dict(copy.deepcopy(make(net.parameters()).state_dict()))
+    train(net, ours, 5)
+    train(twin, theirs, 5)
+    assert apart(net, twin) <= EXACT
+
+
+def test_what_is_no_state_is_refused(way):
+    net, plan, _ = twins()
+    with pytest.raises(ValueError, match="not an optimizer's state"):
+        way.start(net.parameters(), plan).load_state_dict({"net": net.state_dict()})
 
 
 def test_the_state_of_another_route_is_refused():

@@ -167,7 +167,7 @@ def test_a_plan_without_scales_says_so_when_they_are_needed():
 
 
 def test_an_unknown_operator_is_named():
-    with pytest.raises(KeyError, match="the plan has no operator 'fc'; it has 'stem'"):
+    with pytest.raises(ValueError, match="the plan has no operator 'fc'; it has 'stem'"):
         repopt.plan(Net(), {"stem": REPVGG}, scales="ones").multiplier("fc")
 
 

@@ -20,6 +20,8 @@ def test_shipped_scales_know_their_search(name):
 
 def test_scales_that_no_search_wrote_have_none(tmp_path):
     assert provenance(Scales({"a": {"conv3x3": 1.0}})) is None
+    for run in ("[]", "{}", "not JSON"):
+        assert provenance(Scales({}, {"run": run, "recipe": "{}"})) is None
     Scales.load("repopt_vgg_b1").save(tmp_path / "copy.safetensors")
     assert provenance(Scales.load(tmp_path / "copy.safetensors")) == provenance(Scales.load("repopt_vgg_b1"))
 

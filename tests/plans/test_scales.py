@@ -146,8 +146,8 @@ def foreign_files(folder):
         ("list.pth", "does not hold a dictionary of scales"),
         ("nothing.pth", "does not hold a dictionary of scales"),
         ("number.pth", "holds no tensor at 'stage0"),
-        ("corrupt.safetensors", "not a readable safetensors file"),
-        ("empty.safetensors", "not a readable safetensors file"),
+        ("corrupt.safetensors", "is damaged, or not a safetensors file"),
+        ("empty.safetensors", "is damaged, or not a safetensors file"),
         ("weights.safetensors", r"holds 'conv\.weight', which does not end in a branch's name"),
     ],
 )
@@ -228,3 +228,23 @@ def test_scales_with_the_same_numbers_are_equal():
 def test_a_plan_is_named_in_one_line():
     plan = repopt.plan(repopt.create_model("repopt_vgg_nano"), scales="ones")
     assert repr(plan).startswith("Plan(28 operators of a RepOptVGG, scales=Scales(28 operators")
+
+
+def test_every_flipped_bit_of_a_file_is_noticed_or_changes_nothing(tmp_path):
+    """A file without the digest, of an earlier version or of another program, is read as it is."""
+    scales = Scales({"conv": {"conv3x3": torch.randn(3), "conv1x1": torch.randn(3)}}, {"data": "digits"})
+    scales.save(tmp_path / "scales.safetensors")
+    content = (tmp_path / "scales.safetensors").read_bytes()
+    noticed = 0
+    for bit in range(0, 8 * len(content), 5):
+        changed = bytearray(content)
+        changed[bit // 8] ^= 1 << bit % 8
+        (tmp_path / "changed.safetensors").write_bytes(changed)
+        try:
+            assert Scales.load(tmp_path / "changed.safetensors") == scales, bit
+        except ValueError:
+            noticed += 1
+    assert noticed > 0.8 * len(content) * 8 / 5
+    tensors = {f"conv.{branch}": scale for branch, scale in scales["conv"].items()}
+    save_file(tensors, tmp_path / "older.safetensors", metadata={"format": "pt"})
+    assert Scales.load(tmp_path / "older.safetensors") == scales

@@ -48,7 +48,7 @@ def test_the_convention_is_the_same_for_every_method():
         torch.testing.assert_close(kernel.std().item(), (2 / kernel[0].numel()) ** 0.5, rtol=0.05, atol=0)
 
 
-@pytest.mark.parametrize("optimizer", ["SGD", "AdamW", "Adam", "RAdam"])
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW", "Adam", "RAdam", "Lion"])
 @pytest.mark.parametrize("method", METHODS)
 def test_any_optimizer_takes_a_step_by_any_method(method, optimizer):
     recipe = Recipe(optimizer=optimizer, clip=1.0)
@@ -131,7 +131,9 @@ def test_real_blocks_follow_both_rules(rules):
 
 
 def test_there_are_no_other_rules():
-    with pytest.raises(ValueError, match="the recipe's rules is one of 'both', 'initialization', 'iteration', not 'no"):
+    with pytest.raises(
+        ValueError, match="the recipe's rules must be one of 'both', 'initialization', 'iteration', not 'no"
+    ):
         Recipe(rules="none")
 
 

@@ -1,4 +1,5 @@
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -7,6 +8,7 @@ from torch import nn
 import repopt
 from repopt import Conv, Identity, Linear, Scales
 from repopt.verification.cases import mixed_sign_scales
+from repopt.verification.equality import BlockDifference, Report
 
 
 def sgd(params):
@@ -35,7 +37,10 @@ def test_each_operator_is_trained_alone_and_the_net_is_left_as_it_was():
     assert report.exact
     assert report.steps == 50
     assert all(torch.equal(value, net.state_dict()[name]) for name, value in before.items())
-    assert str(report).startswith("SGD, grad route, exact, 50 steps: ")
+    assert report.passed
+    assert str(report).startswith("SGD, grad route, exact, 50 steps: passed, ")
+    assert len(str(report).splitlines()) == 3  # what was trained, and a line for each block
+    assert len(repr(report)) < 120
 
 
 @pytest.mark.parametrize("many", [False, True])
@@ -43,14 +48,37 @@ def test_given_inputs_train_the_whole_model_with_its_norms_and_dropout(many):
     net, plan = net_and_plan()
     x = torch.randn(8, 3, 6, 6)
     report = repopt.verify(net, plan, sgd, inputs=[x, -x] if many else x)
+    assert report.passed
     assert report.worst <= 1e-11
     assert all(difference.moved > 1e-4 for difference in report.differences)
+
+
+def test_what_did_not_move_shows_nothing():
+    net, plan = net_and_plan()
+    report = repopt.verify(net, plan, lambda params: torch.optim.SGD(params, lr=0.0), steps=3)
+    assert report.worst <= 1e-12
+    assert not report.passed
+    assert str(report).count("(did not move)") == 2
+
+
+def test_rounding_may_add_up_over_the_operators_of_a_model():
+    """ResNet-18 with AdamW reads 3e-11 after 20 steps; a multiplier that is off by 1e-6 reads far more."""
+    blocks = [
+        BlockDifference(operator=str(at), branches="conv3x3", outputs=3e-11, kernels=1e-12, moved=0.1)
+        for at in range(16)
+    ]
+    setting = {"rule": "AdamW", "route": "branch", "exact": True, "steps": 20}
+    assert Report(**setting, differences=tuple(blocks), depth=16).passed
+    assert not Report(**setting, differences=tuple(blocks[:1])).passed
+    assert not Report(**setting, differences=(*blocks, replace(blocks[0], moved=0.0)), depth=17).passed
+    assert not Report(**setting, differences=(*blocks, replace(blocks[0], kernels=1e-6)), depth=17).passed
 
 
 def test_another_rule_for_the_real_block_shows_as_a_difference():
     net, plan = net_and_plan()
     report = repopt.verify(net, plan, sgd, reference=lambda params: torch.optim.SGD(params, lr=0.01), steps=20)
     assert report.worst > 1e-2
+    assert not report.passed
 
 
 def test_an_inexact_route_is_reported_as_such():

@@ -178,7 +178,7 @@ def _spread(size: int | tuple[int, ...], dims: int, what: str, branch: Conv, nam
 
 def _groups(branch: Conv, operator: Operator, name: str) -> int:
     groups = operator.groups if branch.groups is None else branch.groups
-    whole = isinstance(groups, int) and groups > 0 and groups % operator.groups == 0
+    whole = isinstance(groups, int) and not isinstance(groups, bool) and groups > 0 and groups % operator.groups == 0
     if not whole or operator.in_channels % groups or operator.out_channels % groups:
         raise ValueError(
             f"{branch} cannot sit in {name!r}: its groups must be a multiple of the operator's {operator.groups} that "

@@ -125,6 +125,7 @@ def following(
         name: the operator's name, for errors.
         merged: the kernels' sum as it was written into the weight, where another arithmetic than ours wrote it.
     """
+    _check_has_values(weight, name)
     change = weight.detach() - (equivalent_kernel(block, constants, kernels).to(weight) if merged is None else merged)
     if not change.any():
         return dict(kernels)
@@ -133,7 +134,9 @@ def following(
 
 
 def check_kernels(block: Block, kernels: Mapping[str, Tensor], name: str) -> None:
-    """Raises unless there is a kernel of the right shape for every branch, and for nothing else."""
+    """Raises unless there is a real kernel of the right shape for every branch, and for nothing else."""
+    if not isinstance(kernels, Mapping):
+        raise TypeError(f"the kernels of {name!r} must be a dictionary by branch, not a {type(kernels).__name__}")
     for branch in kernels:
         if branch not in block.branches:
             raise ValueError(f"there is a kernel for branch {branch!r} of {name!r}, which has no such branch")
@@ -142,11 +145,25 @@ def check_kernels(block: Block, kernels: Mapping[str, Tensor], name: str) -> Non
             raise ValueError(
                 f"the kernels lack branch {branch!r} of operator {name!r}: give what plan.init_() returned"
             )
-        if kernels[branch].shape != placement.kernel_shape:
+        kernel = kernels[branch]
+        if not isinstance(kernel, Tensor) or not kernel.is_floating_point():
+            found = str(kernel.dtype) if isinstance(kernel, Tensor) else f"a {type(kernel).__name__}"
+            raise TypeError(
+                f"the kernel of branch {branch!r} of {name!r} is {found}: it must be a tensor of real numbers"
+            )
+        if kernel.shape != placement.kernel_shape:
             raise ValueError(
-                f"the kernel of branch {branch!r} of {name!r} has shape {tuple(kernels[branch].shape)}: it must be "
+                f"the kernel of branch {branch!r} of {name!r} has shape {tuple(kernel.shape)}: it must be "
                 f"{placement.kernel_shape}"
             )
+
+
+def _check_has_values(weight: Tensor, name: str) -> None:
+    if weight.is_meta:
+        raise ValueError(
+            f"the weight of {name!r} is on the meta device and has no values: give the model memory and weights first, "
+            "with to_empty() and load_state_dict()"
+        )
 
 
 def least_norm_split(block: Block, constants: Mapping[str, Tensor], weight: Tensor, name: str = "") -> Kernels:
@@ -155,6 +172,7 @@ def least_norm_split(block: Block, constants: Mapping[str, Tensor], weight: Tens
     Raises:
         ValueError: the weight is not zero where no branch, or none but with scale 0, reaches it.
     """
+    _check_has_values(weight, name)
     weight = weight.detach()
     squares = {branch: constants[branch].to(weight).square() for branch in block.branches}
     total = equivalent_kernel(
@@ -192,6 +210,8 @@ def initial_kernels(
         generator: draws on its own device.
     """
     check_convention(kernel)
+    if not isinstance(generator, torch.Generator | None):
+        raise TypeError(f"generator is a torch.Generator or None, not a {type(generator).__name__}")
     device = like.device if generator is None else generator.device
     kernels = {}
     for branch, placement in block.branches.items():

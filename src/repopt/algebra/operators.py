@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
+import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
@@ -82,6 +83,11 @@ def check_weight(module: LinearOperator, name: str) -> None:
         raise TypeError(
             f"the weight of {name!r} is computed from other parameters (a parametrization), so no optimizer steps "
             "it: remove the parametrization or leave the operator out of the plan"
+        )
+    if weight.layout != torch.strided or weight.shape != operator_of(module).kernel_shape:
+        raise ValueError(
+            f"the weight of {name!r} is sparse or has another shape than its module's sizes say "
+            f"({spell(weight.shape)}, not {spell(operator_of(module).kernel_shape)}): give it a dense one that fits"
         )
     if not weight.is_floating_point():
         raise TypeError(

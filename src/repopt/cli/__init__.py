@@ -97,10 +97,12 @@ def run(load: Callable[[], Command], given: list[str], *, prog: str) -> None:
         prog: what the user types before it.
     """
     import tyro
+    from safetensors import SafetensorError
 
     from repopt.train.progress import StoppedError
 
     try:
+        _check_words(given, prog)
         code = tyro.cli(load(), prog=prog, args=given)
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -108,10 +110,18 @@ def run(load: Callable[[], Command], given: list[str], *, prog: str) -> None:
     except StoppedError as error:
         _say(error)
         sys.exit(error.code)
-    except (ValueError, TypeError, OSError, RuntimeError, ImportError) as error:
+    except (ValueError, TypeError, OSError, RuntimeError, ImportError, MemoryError, SafetensorError) as error:
         _say(error)
         sys.exit(2)
     sys.exit(code)
+
+
+def _check_words(given: list[str], prog: str) -> None:
+    """Raises for an empty word: as a path it would be the working directory, which nobody means by it."""
+    for before, word in zip([prog, *given], given, strict=False):
+        flag = word[:-1] if word.startswith("--") and word.endswith("=") else "" if word else before
+        if flag:
+            raise ValueError(f"the word after {flag!r} is empty: write what it should be")
 
 
 def _command(given: list[str]) -> tuple[str | None, list[str]]:
@@ -171,7 +181,10 @@ def _say(error: Exception) -> None:
     from rich.console import Console
     from rich.markup import escape
 
-    Console(stderr=True, highlight=False).print(f"[red]repopt:[/red] {escape(str(error))}", soft_wrap=True)
+    said = str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.strerror:  # without the number
+        said = f"{error.filename!r}: {error.strerror}" if error.filename else error.strerror
+    Console(stderr=True, highlight=False).print(f"[red]repopt:[/red] {escape(said)}", soft_wrap=True)
 
 
 def _base_recipe(command: str, given: list[str]) -> Any:

@@ -6,6 +6,7 @@ C. Kaynak, under CC BY 4.0; DIGITS_LICENSE.txt beside this file has the full tex
 
 import difflib
 import hashlib
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,6 +129,8 @@ def _read(source: str, *, size: int | None, limit: int | None, cache: Path | Non
     if kind == "fake":
         return _fake(rest, size)
     path = Path(rest).expanduser()
+    if path.exists() and not (path.is_dir() or path.is_file()):
+        raise ValueError(f"{rest!r} is neither a file nor a folder: give the images' own")  # /dev/zero never ends
     if kind == "folder":
         from repopt.data.folder import read_folder
 
@@ -137,8 +140,18 @@ def _read(source: str, *, size: int | None, limit: int | None, cache: Path | Non
     return read_cifar(path, kind)
 
 
+def _check_memory(source: str, images: float, size: int) -> None:
+    wanted, there = images * 3 * size * size, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if wanted > there:
+        raise ValueError(
+            f"{source!r} at {size} x {size} pixels would take {wanted / 1e9:,.0f} GB, and this machine has "
+            f"{there / 1e9:,.0f} GB: take fewer or smaller images"
+        )
+
+
 def _digits(size: int) -> Splits:
     """The digits enlarged to RGB images: 1,437 to train on and 360 to validate on, 36 of each class."""
+    _check_memory("digits", 1797 * 8, size)  # they are floats on the way
     with np.load(DIGITS) as file:
         raw, labels = torch.from_numpy(file["images"]), torch.from_numpy(file["labels"]).long()
     grey = F.interpolate(raw[:, None].float() * (255 / _BRIGHTEST), (size, size), mode="bilinear")
@@ -155,6 +168,7 @@ def _fake(text: str, size: int | None) -> Splits:
             f"'fake:{text}' must be three positive numbers, as in 'fake:1000,10,32': training images, classes and side"
         )
     count, classes, side = map(int, numbers.groups())
+    _check_memory(f"fake:{text}", max(classes, count) * 1.1, size or side)
     generator = torch.Generator().manual_seed(_FAKE_SEED)
 
     def noise(images: int) -> Images:

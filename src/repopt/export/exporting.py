@@ -29,6 +29,7 @@ from repopt.models import deploy
 from repopt.quantize import Int8, calibration_batches, post_training
 from repopt.quantize.onnx_files import Agreement, check_opset, compare, need, onnx_runner
 from repopt.quantize.programs import OLD_PROGRAM, PROGRAM, load_program
+from repopt.train.records import Int8Record
 from repopt.train.runs import Trained, check_data, image_format, load_run, run_data, run_recipe
 
 _BATCH = 64
@@ -180,7 +181,7 @@ def _deployment(
 def _checked(
     format: FormatName, *, normalize: bool, opset: int | None, images: int | None, int8: str | Path | None
 ) -> Format:
-    if format not in FORMATS:
+    if not isinstance(format, str) or format not in FORMATS:
         raise ValueError(f"there is no format {format!r}; there is {', '.join(FORMATS)}")
     if images is not None and images < 1:
         raise ValueError(f"at least 1 image is compared on, not {images}")
@@ -218,6 +219,7 @@ def _int8(run: Path, source: _Source, folder: str | Path | None, *, trust: bool)
         raise ValueError(
             f"{str(chosen)!r} holds no {PROGRAM}: give --int8 a folder that `repopt quantize --backend x86` wrote"
         )
+    read_as(chosen / "quantized.json", Int8Record)
     record = read_as(chosen / "quantized.json", dict[str, Any])
     kept = ("method", *(each.name for each in fields(Int8)), "form", "int8_accuracy")
     return load_program(program, trust=trust), {name: record[name] for name in kept if name in record}

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from repopt.files import placing_folder, replacing, write_tensors
+from repopt.files import placing_folder, replacing, write_sealed
 from repopt.models import create_model
 from repopt.models.saved import CONFIG, WEIGHTS
 from repopt.quantize.onnx_files import Agreement, onnx_runner, write_onnx
@@ -88,8 +88,7 @@ def _write_program(deployment: Deployment, path: Path) -> Forward:
 
 
 def _write_weights(deployment: Deployment, path: Path) -> Forward:
-    tensors = {name: value.contiguous() for name, value in deployment.module.state_dict().items()}
-    write_tensors(path / WEIGHTS, tensors)
+    write_sealed(path / WEIGHTS, deployment.module.state_dict())
     (path / CONFIG).write_text(json.dumps(deployment.config, indent=2) + "\n")
     return create_model(path).eval()
 

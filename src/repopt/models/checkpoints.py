@@ -10,14 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from repopt.files import read_sealed, read_torch
 from repopt.plans.patterns import check_model, clean, clean_modules
 
-_INSIDE = ("state_dict", "model")
+_INSIDE, _DEEPEST = ("state_dict", "model"), 8
 
 # key of another layout -> ours, each applied where it matches
 _RENAMES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -79,6 +77,8 @@ def load_checkpoint(model: nn.Module, source: str | Path | Mapping[str, Any]) ->
                 f"{tuple(state[key].shape)} in it and {tuple(tensor.shape)} in the model (for another number of "
                 "classes, load first and then call reset_classifier)"
             )
+        if state[key].is_complex() and not tensor.is_complex():
+            raise ValueError(f"the checkpoint holds complex numbers at {key!r}, where the model has real ones")
     inner.load_state_dict(state)
 
 
@@ -114,8 +114,8 @@ def _tensors(source: str | Path | Mapping[str, Any]) -> Mapping[str, Tensor]:
     if not isinstance(source, str | Path | Mapping):
         raise TypeError(f"load_checkpoint takes a file or a state dict, not a {type(source).__name__}")
     inside = source if isinstance(source, Mapping) else _read(Path(source))
-    while any(isinstance(inside.get(key), Mapping) for key in _INSIDE):
-        inside = next(inside[key] for key in _INSIDE if isinstance(inside.get(key), Mapping))
+    for _ in range(_DEEPEST):  # a file may hold a dictionary that holds itself
+        inside = next((inside[key] for key in _INSIDE if isinstance(inside.get(key), Mapping)), inside)
     if not inside or not all(isinstance(key, str) and isinstance(value, Tensor) for key, value in inside.items()):
         raise ValueError(
             "the checkpoint holds no state dict: give one of tensors alone, or a dictionary with one under 'model' or "
@@ -128,17 +128,9 @@ def _tensors(source: str | Path | Mapping[str, Any]) -> Mapping[str, Tensor]:
 def _read(path: Path) -> Mapping[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {str(path)!r}")
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except SafetensorError as error:
-        raise ValueError(f"{str(path)!r} is not a readable safetensors file ({error})") from error
-    except Exception as error:  # a corrupt file breaks the reader in many ways
-        raise ValueError(
-            f"{str(path)!r} is not a PyTorch file that holds tensors alone, so it was not loaded: it may be corrupt, "
-            "or hold other objects beside the weights"
-        ) from error
+    if path.suffix == ".safetensors":
+        return read_sealed(path, unsealed_too=True)[0]
+    loaded = read_torch(path)
     if not isinstance(loaded, Mapping):
         raise ValueError(f"{str(path)!r} holds a {type(loaded).__name__}, not a checkpoint")
     return loaded

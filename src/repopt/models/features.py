@@ -4,7 +4,7 @@ The modules keep their names: a checkpoint of the whole model loads into the bac
 keeps what fits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +58,8 @@ class FeatureMaps(Foldable):
 
     def __init__(self, net: StagedNet, out_indices: Sequence[int] | int | None = None) -> None:
         super().__init__()
+        if not isinstance(net, StagedNet):
+            raise TypeError(f"FeatureMaps takes a model of repopt.create_model, not a {type(net).__name__}")
         self.training = net.training
         self.feature_info = FeatureInfo(net.feature_info, _chosen(out_indices, len(net.feature_info)))
         self.in_chans = net.in_chans
@@ -99,7 +101,7 @@ def _chosen(out_indices: Sequence[int] | int | None, count: int) -> tuple[int, .
     wanted = range(count) if out_indices is None else out_indices
     if isinstance(wanted, int):
         wanted = range(count - wanted, count)
-    indices = list(wanted)
+    indices = list(wanted) if isinstance(wanted, Iterable) else []
     if not indices or not all(isinstance(index, int) and -count <= index < count for index in indices):
         raise ValueError(f"out_indices must be whole numbers from 0 to {count - 1}, not {out_indices!r}")
     return tuple(sorted({index % count for index in indices}))

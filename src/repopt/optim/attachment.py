@@ -16,8 +16,8 @@ from repopt.optim.contract import (
     check_held,
     check_reached,
     fingerprint,
+    guard_loading,
     refuse_copy,
-    refuse_other_state,
     stamping,
     unreached,
     unstamp_,
@@ -51,11 +51,14 @@ def attach(
         allow_inexact: let the grad route through for a rule for which it is not exact.
         kernels: the block's own kernels, as `plan.init_()` returns them, for rules that look at the weights on the
             branch route; without them the split of least norm.
-        max_norm: clip the gradients of all parameters to this norm, inside the step: that of the imagined blocks, which
-            `torch.nn.utils.clip_grad_norm_` and frameworks that call it cannot know. Leave their clipping off then.
+        max_norm: clip the gradients of all parameters to this norm of the imagined blocks, inside the step.
 
     Returns:
         A handle: `.route`, `.exact`, `.detach()`.
+
+    Do not clip with `torch.nn.utils.clip_grad_norm_`, nor let a framework call it: it goes by the operators' gradients,
+    whose norm is not that of the blocks, and repopt cannot see that it was called. Use `max_norm`, or
+    `repopt.clip_grad_norm_`.
 
     `.grad` is only read. On the branch route a write to a planned weight between two steps is spread over the branches
     if torch counts it, as it does any in-place operation and `load_state_dict`. A write through `.data`, by a custom
@@ -74,7 +77,7 @@ def attach(
     check_plan(plan)
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"attach takes a torch optimizer first and the plan second, not a {type(optimizer).__name__}")
-    if route not in {"auto", "grad", "branch"}:
+    if route not in ("auto", "grad", "branch"):
         raise ValueError(f"route is 'auto', 'grad' or 'branch', not {route!r}")
     if max_norm is not None:
         check_max_norm(max_norm)
@@ -109,7 +112,7 @@ class Handle:
         self.exact = exact
         self._route = route
         self._optimizer = optimizer
-        self._refusal = optimizer.register_load_state_dict_pre_hook(refuse_other_state)
+        self._guards = guard_loading(optimizer)
         setattr(optimizer, _ATTRIBUTE, self)
         # Hooks survive neither deepcopy nor pickle: a copy would train the plain model without a word.
         optimizer.__dict__["__reduce_ex__"] = refuse_copy
@@ -121,7 +124,8 @@ class Handle:
 
     def detach(self) -> None:
         """Gives the optimizer back as it was; the branch route's states go."""
-        self._refusal.remove()
+        for guard in self._guards:
+            guard.remove()
         self._route.detach(self._optimizer)
         unstamp_(self._optimizer)
         for attribute in (_ATTRIBUTE, "__reduce_ex__"):

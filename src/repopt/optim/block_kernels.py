@@ -42,8 +42,7 @@ class BlockKernels:
         """From kernels of the block's own, or from the split of least norm."""
         self._weight = weakref.ref(weight)
         self.mark = None
-        for kernel in self.kernels.values():
-            self._states.pop(kernel, None)
+        self.forget()
         self.constants = {branch: constant.to(weight) for branch, constant in self._whole_constants.items()}
         if kernels is None:
             kernels = csla.least_norm_split(self.block, self.constants, weight, self.name)
@@ -53,6 +52,11 @@ class BlockKernels:
             branch: nn.Parameter(_laid_out_as(weight, kernels[branch].detach().to(weight, copy=True)))
             for branch in self.block.branches
         }
+
+    def forget(self) -> None:
+        """Drops the optimizer's states of the kernels."""
+        for kernel in self.kernels.values():
+            self._states.pop(kernel, None)
 
     def belongs_to(self, weight: Tensor) -> bool:
         return self._weight is not None and self._weight() is weight

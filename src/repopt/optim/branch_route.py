@@ -72,7 +72,7 @@ class BranchRoute:
             optimizer.register_step_pre_hook(_untraced(self._before_step)),
             optimizer.register_step_post_hook(_untraced(self._after_step)),
             optimizer.register_state_dict_post_hook(self._save),
-            optimizer.register_load_state_dict_post_hook(self._load),
+            optimizer.register_load_state_dict_post_hook(self._reload),
         ]
 
     @property
@@ -238,6 +238,13 @@ class BranchRoute:
             planned = [names[id(param)] for param in group["params"] if id(param) in names]
             saved[_SAVED] = {name: self._blocks[name].saved() for name in planned}
 
+    def _reload(self, optimizer: Optimizer) -> None:
+        """What is loaded replaces everything: the empty state of a new optimizer ends the branches' states, too."""
+        for name, weight in self._held(optimizer).items():
+            self._blocks[name].forget()
+            self._adopt(optimizer, name, weight)
+        self._load(optimizer)
+
     @torch.no_grad()
     def _load(self, optimizer: Optimizer) -> None:
         """Takes the branches out of the param groups, where `load_state_dict` left them."""
@@ -257,12 +264,15 @@ class BranchRoute:
                 "fully_shard use SGD or one of repopt.optim"
             )
         self._weights = {}
-        branches = self._blocks[name]
-        branches.start(weight, None if self._given is None else self._given.get(name, {}))
+        self._blocks[name].start(weight, None if self._given is None else self._given.get(name, {}))
+        self._adopt(optimizer, name, weight)
+
+    def _adopt(self, optimizer: Optimizer, name: str, weight: Tensor) -> None:
+        """Takes over what the optimizer's constructor left for a weight."""
         found = optimizer.state.pop(weight, {})
         if found:
             self._put_away[weight] = found
-            branches.adopt(found, weight)
+            self._blocks[name].adopt(found, weight)
 
 
 class _Swap:

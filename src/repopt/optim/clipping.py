@@ -46,9 +46,9 @@ def clip_grad_norm_(plan: Plan, max_norm: float, error_if_nonfinite: bool = Fals
     return total
 
 
-def check_max_norm(max_norm: float) -> None:
-    if not max_norm >= 0:
-        raise ValueError(f"max_norm must be at least 0, not {max_norm}")
+def check_max_norm(max_norm: Any) -> None:
+    if not isinstance(max_norm, int | float | Tensor) or not max_norm >= 0:
+        raise ValueError(f"max_norm must be a number of at least 0, not {max_norm!r}")
 
 
 def clip_coefficient(

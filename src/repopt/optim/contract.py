@@ -3,11 +3,12 @@
 Held: the optimizer holds every planned weight that is trained; asked at each step, as models and param groups change.
 Reached: a block's kernel is zero where no branch with a nonzero scale reaches, so a weight must be zero there too.
 Fingerprint: the multiplier is a function of the scales and is never saved. Its fingerprint travels in every param group
-(other keys get lost in distributed checkpoints), and a state with another one, or with none, is refused.
+(other keys get lost in distributed checkpoints). A state with another one is refused, and so is one with none, unless
+it has not seen a step.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain, repeat
 from operator import attrgetter
@@ -16,14 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from repopt.algebra.multiplier import grad_mult
 from repopt.algebra.operators import LinearOperator
 from repopt.algebra.sharding import local_rows
 from repopt.plans.patterns import clean_modules
 from repopt.plans.planning import Plan
-
-KEY = "repopt"  # of the fingerprint, in a param group
+from repopt.plans.stamps import KEY
 
 _PARAMETERS = attrgetter("_parameters")
 
@@ -179,10 +180,15 @@ def stamp_(optimizer: Optimizer, mark: str) -> None:
     Raises:
         ValueError: the optimizer already holds the state of other steps than this plan's.
     """
-    check_state(optimizer.state, optimizer.param_groups, mark)
+    check_state(optimizer.state, optimizer.param_groups, mark, is_constant)
     optimizer.defaults[KEY] = mark
+    _stamp_groups_(optimizer)
+
+
+def _stamp_groups_(optimizer: Optimizer) -> None:
+    """Also a load_state_dict post-hook: the groups of a new optimizer's empty state have no stamp."""
     for group in optimizer.param_groups:
-        group[KEY] = mark
+        group[KEY] = optimizer.defaults[KEY]
 
 
 @contextmanager
@@ -206,37 +212,65 @@ def unstamp_(optimizer: Optimizer) -> None:
         options.pop(KEY, None)
 
 
-def refuse_other_state(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
-    """A load_state_dict pre-hook: refuses a state with no fingerprint or another one, before anything is changed."""
-    check_state(state_dict["state"], state_dict["param_groups"], optimizer.defaults[KEY])
+def guard_loading(optimizer: Optimizer) -> list[RemovableHandle]:
+    """Refuses states with another fingerprint, or with none, before anything is changed; the stamp outlives a load."""
+    return [
+        optimizer.register_load_state_dict_pre_hook(_refuse_other_state),
+        optimizer.register_load_state_dict_post_hook(_stamp_groups_),
+    ]
 
 
-def check_state(state: Mapping[Any, Any], groups: list[dict[str, Any]], mark: str) -> None:
-    """Raises if there is a state, and its fingerprint is not this one."""
-    marks = {group[KEY] for group in groups if KEY in group}
-    if marks == {mark}:
-        return
-    if marks:
+def _refuse_other_state(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+    state, groups = map(state_dict.get, ("state", "param_groups")) if isinstance(state_dict, Mapping) else (None, None)
+    if not isinstance(state, Mapping) or not isinstance(groups, list) or not all(map(_is_group, groups)):
+        raise ValueError("this is not an optimizer's state: load what optimizer.state_dict() returned")
+    check_state(state, groups, optimizer.defaults[KEY], _is_zero)
+
+
+def _is_group(group: object) -> bool:
+    return isinstance(group, Mapping) and isinstance(group.get("params"), list)
+
+
+def check_state(
+    state: Mapping[Any, Any], groups: list[dict[str, Any]], mark: str, is_unused: Callable[[Tensor], bool]
+) -> None:
+    """Raises if there is a state, and its fingerprint is not this one.
+
+    Args:
+        state: an optimizer's, or a saved one.
+        groups: its param groups.
+        mark: the fingerprint.
+        is_unused: whether a tensor of a state has not seen a step.
+    """
+    marks = {str(group[KEY]) for group in groups if KEY in group}
+    if marks - {mark}:
         raise ValueError(
-            f"the optimizer's state was made with other scales, branches or another route ({', '.join(sorted(marks))}, "
-            f"not {mark}): use the plan that it was made with, or start without it"
+            "the optimizer's state was made with other scales, branches or another route "
+            f"({', '.join(sorted(marks))}, not {mark}): use its own plan, or start without it"
         )
-    if any(_has_stepped(entry) for entry in state.values()):
+    unmarked = [param for group in groups if KEY not in group for param in group["params"]]
+    entries = [state.get(param) for param in unmarked] if marks else state.values()
+    if any(_has_stepped(entry, is_unused) for entry in entries):
         raise ValueError(
             "the optimizer's state carries no fingerprint of scales, so it is that of plain training or was detached: "
             "attach before the first step, or start without it"
         )
 
 
-def _has_stepped(state: Any) -> bool:
+def _has_stepped(state: Any, is_unused: Callable[[Tensor], bool]) -> bool:
     """Whether a parameter's state is more than what an optimizer's constructor leaves there."""
     if not isinstance(state, Mapping):
         return False
     if "step" in state:
         return float(state["step"]) > 0
     return any(
-        _has_stepped(value) or (isinstance(value, Tensor) and not is_constant(value)) for value in state.values()
+        _has_stepped(value, is_unused) or (isinstance(value, Tensor) and not is_unused(value))
+        for value in state.values()
     )
+
+
+def _is_zero(value: Tensor) -> bool:
+    return not value.any()
 
 
 def is_constant(value: Tensor) -> bool:

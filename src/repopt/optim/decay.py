@@ -4,6 +4,7 @@ Norms and biases, the parameters of one dimension, are not decayed. An identity 
 for entries of the operator's kernel, which are decayed: without decay the CSLA model and the plain one would differ.
 """
 
+import math
 import re
 from typing import Any
 
@@ -27,6 +28,8 @@ def decay_groups(model: nn.Module, weight_decay: float, *, identity: bool = True
         >>> optimizer = torch.optim.SGD(decay_groups(model, 4e-5), lr=0.1, momentum=0.9)
     """
     check_model(model, "decay_groups")
+    if not isinstance(weight_decay, int | float) or not 0 <= weight_decay < math.inf:
+        raise ValueError(f"weight_decay must be a finite number of at least 0, not {weight_decay!r}")
     decayed: dict[str, Any] = {"params": [], "weight_decay": weight_decay}
     rest: dict[str, Any] = {"params": [], "weight_decay": 0.0}
     for name, param in model.named_parameters():

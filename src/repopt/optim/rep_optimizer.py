@@ -1,14 +1,17 @@
 """Optimizers of our own: a closed form with a plan, param groups and a state."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from repopt.optim.closed_form import ClosedForm
-from repopt.optim.contract import check_held, check_reached, fingerprint, refuse_copy, refuse_other_state, stamp_
+from repopt.optim.contract import check_held, check_reached, fingerprint, guard_loading, refuse_copy, stamp_
 from repopt.plans.planning import Plan, check_plan
 
 
@@ -35,16 +38,16 @@ class RepOptimizer(Optimizer):
         max_norm: float | None = None,
     ) -> None:
         check_plan(plan)
-        _check_options(defaults)
         super().__init__(params, defaults)
         self.plan = plan
         self._form = form(plan, max_norm)
         for group in self.param_groups:
+            _check_options(group)
             self._form.check(group)
         check_held(self, plan)
         check_reached(plan)
         stamp_(self, fingerprint(plan, self._form.route))
-        self.register_load_state_dict_pre_hook(refuse_other_state)
+        guard_loading(self)
         self.__dict__["__reduce_ex__"] = refuse_copy
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -70,8 +73,10 @@ class RepOptimizer(Optimizer):
 def _check_options(options: dict[str, Any]) -> None:
     for name in ("lr", "weight_decay", "eps", "momentum"):
         value = options.get(name, 0.0)
-        if not float(value) >= 0:
-            raise ValueError(f"{name} must be at least 0, not {float(value)}")
-    betas = options.get("betas", ())
-    if not all(0 <= beta < 1 for beta in betas):
-        raise ValueError(f"betas must be at least 0 and below 1, not {betas}")
+        is_number = value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, Real)
+        if not is_number or not 0 <= float(value) < math.inf:
+            raise ValueError(f"{name} must be a finite number of at least 0, not {value!r}")
+    betas = options.get("betas", (0.0, 0.0))
+    pair = isinstance(betas, Sequence) and len(betas) == 2 and all(isinstance(beta, Real | Tensor) for beta in betas)
+    if not pair or not all(0 <= beta < 1 for beta in betas):
+        raise ValueError(f"betas must be two numbers of at least 0 and below 1, not {betas!r}")

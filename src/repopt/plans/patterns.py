@@ -105,6 +105,10 @@ def declared_branches(model: nn.Module) -> Branches:
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
+    if not isinstance(pattern, str):
+        raise TypeError(
+            f"the pattern {pattern!r} is a {type(pattern).__name__}: it must be a regular expression, a text"
+        )
     try:
         return re.compile(pattern)
     except re.error as error:

@@ -4,6 +4,7 @@ A plan holds its model and knows operators by name, never by the identity of a p
 the model is wrapped, compiled or sharded, and `on` puts it on a copy.
 """
 
+import math
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from repopt.algebra import csla
 from repopt.algebra.csla import Block, Convention, IdentityStart, Kernels, imagine
 from repopt.algebra.multiplier import Multiplier, grad_mult
-from repopt.algebra.operators import LinearOperator, is_linear_operator, operator_of, spell
+from repopt.algebra.operators import LinearOperator, check_weight, is_linear_operator, operator_of, spell
 from repopt.algebra.sharding import local_rows
 from repopt.plans.patterns import (
     Branches,
@@ -99,6 +100,7 @@ class Plan:
         for name, module in other.modules().items():
             if operator_of(module) != self.blocks[name].operator:
                 raise ValueError(f"operator {name!r} has another shape in this model than in the plan: make a new plan")
+            check_weight(module, name)
         return other
 
     def modules(self) -> dict[str, LinearOperator]:
@@ -127,6 +129,8 @@ class Plan:
     def multiplier(self, name: str, degree: float = 1) -> Multiplier:
         """The Grad Mult of an operator for rules of this degree, on its weight's device, for the rows held here."""
         self._block(name)
+        if not isinstance(degree, int | float) or not math.isfinite(degree):
+            raise ValueError(f"degree is a finite number, not {degree!r}")
         return self.multiplier_of(name, self.modules()[name].weight, degree)
 
     def multiplier_of(self, name: str, weight: Tensor, degree: float = 1) -> Multiplier:
@@ -187,6 +191,12 @@ class Plan:
         declare = getattr(clean_modules(self.model)[""], "repopt_depths", None)
         declared = None if declare is None else declare()
         if declared is not None:
+            if not isinstance(declared, Mapping) or not all(
+                isinstance(at, int) and at >= 0 for at in declared.values()
+            ):
+                raise ValueError(
+                    f"the model's repopt_depths() must return {{operator: whole number from 0 on}}, not {declared!r}"
+                )
             depths = {clean(name): depth for name, depth in declared.items()}
             missing = [name for name in self.blocks if name not in depths]
             if missing:
@@ -226,8 +236,8 @@ class Plan:
             yield from textwrap.wrap(f"no identity: {', '.join(without)}", 80, break_long_words=False)
 
     def _block(self, name: str) -> Block:
-        if name not in self.blocks:
-            raise KeyError(f"the plan has no operator {name!r}; it has {', '.join(map(repr, self.operators))}")
+        if not isinstance(name, str) or name not in self.blocks:
+            raise ValueError(f"the plan has no operator {name!r}; it has {', '.join(map(repr, self.operators))}")
         return self.blocks[name]
 
     def _scales(self) -> Scales:
@@ -247,6 +257,8 @@ def check_plan(plan: object) -> None:
 
 def check_kernel_names(kernels: Mapping[str, object], blocks: Mapping[str, Block]) -> None:
     """Raises if kernels are given of an operator that has no block."""
+    if not isinstance(kernels, Mapping):
+        raise TypeError(f"kernels are what plan.init_() returned, not a {type(kernels).__name__}")
     unknown = [name for name in kernels if name not in blocks]
     if unknown:
         raise ValueError(f"there are kernels for {listed(unknown)}, which the plan does not hold")
@@ -270,10 +282,7 @@ def _check_scales(scales: Scales, blocks: Mapping[str, Block]) -> None:
     try:
         _check_fit(scales, blocks)
     except ValueError as error:
-        try:
-            origin = provenance(scales)
-        except (KeyError, ValueError):  # metadata of another make
-            origin = None
+        origin = provenance(scales)
         if origin is None:
             raise
         raise ValueError(f"{error} (these scales were searched for {origin.model})") from error

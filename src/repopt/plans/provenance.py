@@ -48,8 +48,13 @@ def provenance(scales: Scales) -> Provenance | None:
     """Where scales come from; None for scales that no search of ours wrote."""
     if not {"run", "recipe"} <= set(scales.metadata):
         return None
-    run: dict[str, Any] = json.loads(scales.metadata["run"])
-    recipe: dict[str, Any] = json.loads(scales.metadata["recipe"])
+    try:
+        return _read(json.loads(scales.metadata["run"]), json.loads(scales.metadata["recipe"]))
+    except (KeyError, TypeError, AttributeError, ValueError):  # metadata of another make
+        return None
+
+
+def _read(run: dict[str, Any], recipe: dict[str, Any]) -> Provenance:
     return Provenance(
         **{name: run[name] for name in ("model", "data_digest", "hardware", "torch", "repopt", "date")},
         **{name: recipe[name] for name in ("epochs", "label_smoothing", "clip", "kernel", "seed", "precision")},

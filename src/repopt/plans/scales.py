@@ -14,16 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from repopt.files import write_tensors
+from repopt.files import read_sealed, read_torch, write_sealed
 from repopt.plans.patterns import clean
 
 if TYPE_CHECKING:
     from repopt.plans.planning import Plan
 
 Counting = Literal["authors", "paper"]
+
+_LARGEST = int(torch.finfo(torch.float64).max)
 
 ZOO = Path(__file__).parents[1] / "zoo"
 
@@ -55,6 +56,12 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
     def __init__(
         self, values: Mapping[str, Mapping[str, Tensor | float]], metadata: Mapping[str, str] | None = None
     ) -> None:
+        if not isinstance(values, Mapping) or not all(isinstance(operator, str) for operator in values):
+            raise TypeError(f"scales are a dictionary {{operator: {{branch: number or tensor}}}}, not {values!r}")
+        if not isinstance(metadata, Mapping | None) or not all(
+            isinstance(text, str) for text in (metadata or {}).values()
+        ):
+            raise TypeError(f"metadata is a dictionary of texts, not {metadata!r}")
         self._values: dict[str, dict[str, Tensor]] = {}
         for operator, branches in values.items():
             if not isinstance(branches, Mapping):
@@ -92,6 +99,8 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
 
     def save(self, path: str | Path) -> None:
         """Writes a .safetensors file, whole or not at all."""
+        if not isinstance(path, str | Path):
+            raise TypeError(f"scales are saved to a file, not to a {type(path).__name__}")
         if Path(path).suffix != ".safetensors":
             raise ValueError(f"scales are saved as safetensors, so {str(path)!r} must end in .safetensors")
         if not Path(path).parent.is_dir():
@@ -101,7 +110,7 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
             for operator, branches in self._values.items()
             for branch, scale in branches.items()
         }
-        write_tensors(Path(path), tensors, self.metadata)
+        write_sealed(Path(path), tensors, self.metadata)
 
     @classmethod
     def ones(cls, plan: "Plan") -> "Scales":
@@ -111,6 +120,9 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
     @classmethod
     def constant(cls, plan: "Plan", value: float) -> "Scales":
         """One number for every scale."""
+        if not isinstance(value, int | float):
+            raise TypeError(f"a constant scale is a number, not {value!r}")
+        _check_has_blocks(plan)
         return cls._by_operator(plan, dict.fromkeys(plan.operators, float(value)))
 
     @classmethod
@@ -124,6 +136,7 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
         """
         if counting not in {"authors", "paper"}:
             raise ValueError(f"counting is 'authors' or 'paper', not {counting!r}")
+        _check_has_blocks(plan)
         values = {}
         for operator, depth in plan.depths().items():
             layer = depth if counting == "authors" else depth + 1
@@ -132,6 +145,7 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
 
     def only(self, plan: "Plan") -> "Scales":
         """The scales of the operators that a plan holds, such as those of a whole model for its backbone."""
+        _check_has_blocks(plan)
         kept = {name: branches for name, branches in self._values.items() if name in plan.blocks}
         return Scales(kept, self.metadata)
 
@@ -168,9 +182,19 @@ def _are_alike(some: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> bool
     return some.keys() == others.keys() and all(torch.equal(scale, others[branch]) for branch, scale in some.items())
 
 
+def _check_has_blocks(plan: object) -> None:
+    """Raises unless this is a plan, whose module imports this one."""
+    if not isinstance(getattr(plan, "blocks", None), Mapping):
+        raise TypeError(f"plan is what repopt.plan(model, ...) returns, not a {type(plan).__name__}")
+
+
 def _scale(value: Tensor | float, key: str) -> Tensor:
     if not isinstance(value, Tensor | int | float):
         raise TypeError(f"the scale {key!r} is a {type(value).__name__}: it must be a number or a tensor")
+    if isinstance(value, Tensor) and (value.is_meta or value.layout != torch.strided):
+        raise ValueError(f"the scale {key!r} is sparse or on the meta device: it must be a dense tensor with values")
+    if isinstance(value, int) and abs(value) > _LARGEST:
+        raise ValueError(f"the scale {key!r} is too large for a floating-point number")
     # a copy: what happens to the user's tensor later must not change the optimizer's constants
     scale = value.detach().cpu().clone() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
     if scale.ndim > 1 or not scale.is_floating_point():
@@ -203,12 +227,7 @@ def _find(name_or_path: str | Path) -> Path:
 
 
 def _read_safetensors(path: Path) -> Scales:
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
-            metadata = {key: text for key, text in (file.metadata() or {}).items() if key != "format"}
-    except SafetensorError as error:
-        raise ValueError(f"{str(path)!r} is not a readable safetensors file ({error})") from error
+    tensors, metadata = read_sealed(path, unsealed_too=True)
     values: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         operator, _, branch = key.rpartition(".")
@@ -222,12 +241,7 @@ def _read_safetensors(path: Path) -> Scales:
 
 
 def _read_authors(path: Path) -> Scales:
-    try:
-        tensors = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a corrupt file breaks the reader in many ways
-        raise ValueError(
-            f"{str(path)!r} is not a PyTorch file that holds tensors alone, so it was not loaded: it may be corrupt"
-        ) from error
+    tensors = read_torch(path)
     if not isinstance(tensors, dict) or not tensors:
         raise ValueError(f"{str(path)!r} does not hold a dictionary of scales, as the authors' files do")
     values: dict[str, dict[str, Tensor]] = {}

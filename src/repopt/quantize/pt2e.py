@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from repopt.models import deploy
+from repopt.plans.patterns import check_model
 from repopt.quantize.setting import Int8
 
 _EPS = 2**-12  # the least scale, as torchao's own default for x86 has it
@@ -94,6 +95,9 @@ def convert(prepared: GraphModule) -> GraphModule:
 
 def check_batches(model: nn.Module, batches: Sequence[Tensor]) -> None:
     """Raises unless there are images, and such as the model takes."""
+    check_model(model, "calibration")
+    if not all(isinstance(batch, Tensor) for batch in batches):
+        raise TypeError("calibration images must be given as tensors, batch by batch")
     if not batches or not len(batches[0]):
         raise ValueError("calibration needs at least one image, and there is none")
     channels = getattr(model, "in_chans", batches[0].shape[1])

@@ -4,7 +4,7 @@ import json
 import math
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from rich.console import Console
@@ -65,6 +65,11 @@ class QuantizeJob:
     timing: Timing | None = None
 
     def __post_init__(self) -> None:
+        for name, words in (("method", get_args(Int8Method)), ("form", get_args(Form))):
+            if getattr(self, name) not in words:
+                raise ValueError(f"{name} is one of {', '.join(map(repr, words))}, not {getattr(self, name)!r}")
+        if not isinstance(self.setting, Int8):
+            raise TypeError(f"setting is an Int8(...), not {self.setting!r}")
         if self.layers and (self.method, self.setting.backend) != ("ptq", "x86"):
             raise ValueError("layers are measured for PTQ by x86 alone: leave --layers out")
         if self.setting.trim and self.method == "qat":

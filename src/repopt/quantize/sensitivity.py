@@ -49,6 +49,7 @@ def layer_costs(
         setting: how, by torchao.
     """
     check_batches(model, calibration)
+    check_batches(model, images)
     prepared = prepare(copy.deepcopy(model).eval(), calibration[0], setting)
     calibrate_(prepared, calibration)
     device = next(prepared.parameters()).device

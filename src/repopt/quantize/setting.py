@@ -38,7 +38,7 @@ class Int8:
     trim: float = 0.0
 
     def __post_init__(self) -> None:
-        known = CALIBRATORS.get(self.backend)
+        known = CALIBRATORS.get(self.backend) if isinstance(self.backend, str) else None
         if known is None:
             raise ValueError(f"there is no backend {self.backend!r}; there is {', '.join(CALIBRATORS)}")
         if self.weights not in ("channel", "tensor"):
@@ -47,8 +47,8 @@ class Int8:
             raise ValueError(
                 f"the backend {self.backend} has no calibrator {self.calibrator!r}; it has {', '.join(known)}"
             )
-        if self.images < 1:
-            raise ValueError(f"calibration needs at least one image, not {self.images}")
+        if not isinstance(self.images, int) or self.images < 1:
+            raise ValueError(f"calibration needs at least one image, not {self.images!r}")
         check_share(self.trim)
 
     @property
@@ -59,5 +59,5 @@ class Int8:
 
 def check_share(trim: float) -> None:
     """Raises unless a share of the images can be left out."""
-    if not 0 <= trim < 1:
-        raise ValueError(f"the share of images that is trimmed must lie in [0, 1), not {trim}")
+    if not isinstance(trim, int | float) or not 0 <= trim < 1:
+        raise ValueError(f"the share of images that is trimmed must lie in [0, 1), not {trim!r}")

@@ -79,7 +79,7 @@ class LinearAdditionBlock(nn.Module):
 
     def extra_repr(self) -> str:
         plain = self._plain[0].extra_repr().replace(", bias=False", "")  # the template has no parameters at all
-        return f"{plain}, bias={self.bias is not None}, branches={self.block}"
+        return f"{plain}, bias={self.bias is not None}, branches=({', '.join(self.block.branches)})"
 
     def _parameter(self, tensor: Tensor, weight: Tensor) -> nn.Parameter:
         own = tensor.detach().to(weight, copy=True)

@@ -5,6 +5,7 @@ state says which run it belongs to, and with which settings it was trained. The 
 as checkpoint.previous.pt, in case the last one is damaged.
 """
 
+import errno
 import hashlib
 import io
 import os
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from repopt.files import replacing
+from repopt.files import check_file, replacing
 from repopt.train.records import read_json
 
 if TYPE_CHECKING:
@@ -115,10 +116,15 @@ def load_checkpoint(
 
 
 def _read(path: Path, device: torch.device, origin: Mapping[str, Any] | None) -> dict[str, Any]:
+    check_file(path)
     sealed = _is_sealed(path)
+    if not sealed and (origin or {}).get("id") is not None:
+        raise _DamagedError(f"the checkpoint {str(path)!r} has lost its checksum")
     try:
         state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
     except Exception as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # which torch says of a file that was cut
+            raise  # of the disk, not of what is on it
         trouble = f"the checkpoint {str(path)!r} cannot be read ({_cause(error)})"
         if not sealed:
             raise _DamagedError(trouble) from error
@@ -127,7 +133,7 @@ def _read(path: Path, device: torch.device, origin: Mapping[str, Any] | None) ->
     if not isinstance(state, dict):
         raise _DamagedError(f"the checkpoint {str(path)!r} does not hold the state of a run")
     found = state.pop("origin", None)
-    if not sealed and (found is not None or (origin or {}).get("id") is not None):
+    if not sealed and found is not None:
         raise _DamagedError(f"the checkpoint {str(path)!r} has lost its checksum")
     if not sealed:
         warnings.warn(
@@ -175,7 +181,8 @@ def _check_origin(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any
 def _cause(error: BaseException) -> str:
     """What went wrong, in one line; torch's writer hides the system's own error behind another."""
     behind = error.__context__ if isinstance(error.__context__, OSError) else error
-    return str(behind).partition("\n")[0] or type(behind).__name__
+    said = behind.strerror if isinstance(behind, OSError) else None
+    return said or str(behind).partition("\n")[0] or type(behind).__name__
 
 
 def random_state(device: torch.device) -> dict[str, Any]:

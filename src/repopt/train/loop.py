@@ -294,7 +294,7 @@ class Trainer:
         return found
 
     def _summary(self, record: dict[str, Any]) -> dict[str, Any]:
-        last = record or (self.folder.lines("metrics.jsonl")[-1] if self.folder is not None else {})
+        last = record or self._last_record()
         cuda = self.device.type == "cuda"
         return {
             "val_accuracy": last.get("val_accuracy"),
@@ -306,6 +306,15 @@ class Trainer:
             "epochs": self.recipe.epochs,
             "steps": self.recipe.epochs * len(self.batches),
         }
+
+    def _last_record(self) -> dict[str, Any]:
+        """What a run that had ended before recorded last."""
+        records = [{}] if self.folder is None else self.folder.lines("metrics.jsonl")
+        if self.folder is not None and not records:
+            raise ValueError(
+                f"the run in {str(self.folder.path)!r} is finished, but its metrics.jsonl is gone: restore it"
+            )
+        return records[-1]
 
     def _record_scales(self, epoch: int) -> None:
         """Appends the mean of each branch's scales, all read from the device at once."""

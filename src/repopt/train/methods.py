@@ -23,8 +23,9 @@ from repopt.optim.attachment import attach
 from repopt.optim.clipping import clip_grad_norm_
 from repopt.optim.decay import decay_groups
 from repopt.plans.planning import Plan, ScalesLike, plan
+from repopt.plans.scales import Scales
 from repopt.train.distributed import World
-from repopt.train.recipe import Recipe, on_cuda_unless_given
+from repopt.train.recipe import Recipe, on_cuda_unless_given, optimizer_named
 
 Method = Literal["repopt", "sgd", "repvgg", "qarepvgg", "csla", "search"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -94,14 +95,16 @@ def make_subject(
 def make_optimizer(subject: Subject, recipe: Recipe, lr: float | Tensor, *, graph: bool = False) -> Optimizer:
     """The recipe's optimizer, re-parameterized where the subject has a plan."""
     groups = decay_groups(subject.model, recipe.weight_decay, identity=recipe.decay_identity)
-    kind = getattr(torch.optim, recipe.optimizer)
+    kind = optimizer_named(recipe.optimizer)
     options: dict[str, Any] = {"lr": lr}
     if kind is torch.optim.SGD:
         options |= {"momentum": recipe.momentum, "nesterov": recipe.nesterov and recipe.momentum > 0}
     if graph and kind is not torch.optim.SGD:
         options["capturable"] = True
-    if subject.plan is not None and _has_closed_form(recipe):
-        closed: Optimizer = getattr(optim, recipe.optimizer)(groups, subject.plan, **options)
+    own = issubclass(kind, optim.RepOptimizer)  # torch has no such optimizer
+    if own or (subject.plan is not None and _has_closed_form(recipe)):
+        nothing = Plan(model=subject.model, blocks={}, scales=Scales({}))
+        closed: Optimizer = getattr(optim, recipe.optimizer)(groups, subject.plan or nothing, **options)
         return closed
     if kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad):
         # torch's fused SGD starts its momentum from uninitialized memory if GradScaler skips the first step
@@ -123,7 +126,7 @@ def can_be_captured(subject: Subject, recipe: Recipe) -> bool:
     """Whether the recipe's optimizer steps without reading from the device, so that a CUDA graph can replay it."""
     if subject.plan is not None and _has_closed_form(recipe):
         return True
-    return recipe.optimizer == "SGD" or "capturable" in signature(getattr(torch.optim, recipe.optimizer)).parameters
+    return recipe.optimizer == "SGD" or "capturable" in signature(optimizer_named(recipe.optimizer)).parameters
 
 
 _WORTH_TUNING = 20_000  # steps: tuning saves 2 to 3 ms of 38 and takes a minute more, on an H200 with RepOpt-VGG-B1

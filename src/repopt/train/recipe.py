@@ -6,43 +6,72 @@ batch of another size scales it linearly. At each step it follows a linear warm-
 
 import dataclasses
 import difflib
-import json
 import math
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_origin
 
+import msgspec
 import torch
+from torch.optim import Optimizer
 
+from repopt import optim
 from repopt.algebra.csla import Convention, IdentityStart
 from repopt.data import Augmentation
+from repopt.files import read_as, read_text
 from repopt.plans.scales import Counting
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Rules = Literal["both", "initialization", "iteration"]
 
-_WORDS: Mapping[str, tuple[str, ...]] = {
-    "precision": get_args(Precision),
-    "kernel": get_args(Convention),
-    "identity": get_args(IdentityStart),
-    "rules": get_args(Rules),
+_MANY, _LARGE = 2**31 - 1, 1e38  # no product of counts is beyond a float, and no number beyond a float32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """What a number of a recipe may be: always finite, from `low` to `high`.
+
+    Attributes:
+        low: the least.
+        high: the most.
+        above: whether it must be more than `low`.
+        below: whether it must be less than `high`.
+    """
+
+    low: float
+    high: float
+    above: bool = False
+    below: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        over = value > self.low if self.above else value >= self.low
+        return over and (value < self.high if self.below else value <= self.high)
+
+    def __str__(self) -> str:
+        low, high = (f"{edge:g}" if isinstance(edge, float) else str(edge) for edge in (self.low, self.high))
+        return (
+            f"{'more than' if self.above else 'at least'} {low} and {'less than' if self.below else 'at most'} {high}"
+        )
+
+
+_COUNT, _SIDE, _SHARE = Bound(low=1, high=_MANY), Bound(low=1, high=8192), Bound(low=0, high=1, below=True)
+_POSITIVE, _NOT_NEGATIVE = Bound(low=0, high=_LARGE, above=True), Bound(low=0, high=_LARGE)
+BOUNDS: Mapping[str, Bound] = {
+    **dict.fromkeys(("epochs", "batch_size", "lr_batch", "accumulate", "eval_every", "eval_batch"), _COUNT),
+    **dict.fromkeys(("size", "eval_size"), _SIDE),
+    **dict.fromkeys(("lr", "clip"), _POSITIVE),
+    **dict.fromkeys(("warmup_epochs", "warmup_lr", "weight_decay", "mixup"), _NOT_NEGATIVE),
+    **dict.fromkeys(("momentum", "label_smoothing", "ema", "dropout", "erasing"), _SHARE),
+    "color_jitter": Bound(low=0, high=1),
+    "crop_padding": Bound(low=0, high=8192),
+    "workers": Bound(low=0, high=4096),
+    "start": Bound(low=-_LARGE, high=_LARGE),
+    "seed": Bound(low=-(2**63), high=2**63 - 1),
 }
-# what fields must do, the fields that must, and whether a value does
-_RANGES: tuple[tuple[str, str, Callable[[float], bool]], ...] = (
-    (
-        "be positive",
-        "epochs batch_size lr lr_batch accumulate eval_every eval_batch clip size eval_size",
-        lambda value: value > 0,
-    ),
-    (
-        "not be negative",
-        "warmup_epochs warmup_lr momentum weight_decay mixup crop_padding workers",
-        lambda value: value >= 0,
-    ),
-    ("lie in [0, 1)", "label_smoothing ema dropout erasing", lambda value: 0 <= value < 1),
-)
+# what a user calls a type; `tuple[float, float]` and words are spelt out by `_wanted`
+_KINDS: Mapping[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +85,7 @@ class Recipe:
         lr_batch: the batch that `lr` is for; another batch size scales it linearly.
         warmup_epochs: epochs of linear warm-up.
         warmup_lr: where the warm-up starts, for a batch of `lr_batch`.
-        optimizer: the name of one in torch.optim.
+        optimizer: the name of one in torch.optim, or Lion.
         momentum: of SGD.
         nesterov: Nesterov momentum, of SGD.
         weight_decay: of kernels and identities; norms and biases have none.
@@ -131,37 +160,19 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for each in dataclasses.fields(self):
-            self._check_number(each)
-        for wanted, names, holds in _RANGES:
-            for name in names.split():
-                value = getattr(self, name)
-                if value is not None and not holds(value):
-                    raise ValueError(f"the recipe's {name} must {wanted}, not {value}")
+            value = getattr(self, each.name)
+            try:
+                msgspec.convert(value, each.type)
+            except msgspec.ValidationError as error:
+                wanted = _wanted(each.type)
+                raise ValueError(f"the recipe's {each.name} must be {wanted}, not {_short(value)}") from error
+            bound = BOUNDS.get(each.name)
+            if bound is not None and isinstance(value, int | float) and value not in bound:
+                raise ValueError(f"the recipe's {each.name} must be {bound}, not {_short(value)}")
         if self.batch_size % self.accumulate:
             raise ValueError(f"a batch of {self.batch_size} cannot be computed in {self.accumulate} equal parts")
-        if not isinstance(getattr(torch.optim, self.optimizer, None), type):
-            known = {name.lower(): name for name in dir(torch.optim) if isinstance(getattr(torch.optim, name), type)}
-            near = difflib.get_close_matches(self.optimizer.lower(), known) or ["sgd", "adamw"]
-            raise ValueError(
-                f"torch.optim has no {self.optimizer!r}; it has {', '.join(known[name] for name in near)} and more"
-            )
-        for name, words in _WORDS.items():
-            if getattr(self, name) not in words:
-                raise ValueError(
-                    f"the recipe's {name} is one of {', '.join(map(repr, words))}, not {getattr(self, name)!r}"
-                )
-
-    def _check_number(self, field: "dataclasses.Field[Any]") -> None:
-        """Raises unless a field for a number holds one, and a whole one where it counts something."""
-        value, kinds = getattr(self, field.name), get_args(field.type) or (field.type,)
-        if not {int, float} & set(kinds) or (value is None and type(None) in kinds):
-            return
-        words = get_args(Counting) if field.name == "start" else ()
-        whole = float not in kinds
-        if value in words or (not isinstance(value, bool) and isinstance(value, int if whole else int | float)):
-            return
-        wanted = " or ".join([*map(repr, words), f"a {'whole ' if whole else ''}number"])
-        raise ValueError(f"the recipe's {field.name} must be {wanted}, not {value!r}")
+        optimizer_named(self.optimizer)
+        _ = self.augmentation  # which checks its own fields
 
     @property
     def augmentation(self) -> Augmentation:
@@ -173,6 +184,39 @@ class Recipe:
             color_jitter=self.color_jitter,
             erasing=self.erasing,
         )
+
+
+def optimizer_named(name: str) -> type[Optimizer]:
+    """The optimizer of this name in torch; in repopt.optim where torch has none, which is Lion."""
+    bases = (Optimizer, optim.RepOptimizer)
+    kinds = {
+        label: kind
+        for label, kind in {**vars(optim), **vars(torch.optim)}.items()
+        if isinstance(kind, type) and issubclass(kind, Optimizer) and kind not in bases
+    }
+    if name not in kinds:
+        known = {label.lower(): label for label in kinds}
+        near = difflib.get_close_matches(name.lower(), known) or ["sgd", "adamw"]
+        raise ValueError(f"torch.optim has no {name!r}; it has {', '.join(known[label] for label in near)} and more")
+    return kinds[name]
+
+
+def _wanted(kind: Any) -> str:
+    """A field's type in words."""
+    parts = [part for part in get_args(kind) if part is not type(None)]
+    if not parts:
+        return _KINDS[kind]
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(map(repr, parts))
+    if get_origin(kind) is tuple:
+        return f"{len(parts)} numbers" if float in parts else f"{len(parts)} whole numbers"
+    return " or ".join(map(_wanted, parts))
+
+
+def _short(value: object) -> str:
+    """A value as it was given, cut where it is long."""
+    text = repr(list(value) if isinstance(value, tuple) else value)  # as files have it
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def lr_at(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
@@ -262,27 +306,38 @@ RECIPES: Mapping[str, Callable[[], Recipe]] = {
 }
 
 
-def load_recipe(name_or_path: str | Path, default: Recipe | None = None) -> Recipe:
+def load_recipe(name_or_path: str | Path) -> Recipe:
     """A recipe by its name, or from a TOML or JSON file whose fields replace those of `base` (a name) in it."""
     name = str(name_or_path)
+    path = Path(name)
     if name in RECIPES:
         return RECIPES[name]()
-    path = Path(name)
     if path.suffix not in {".toml", ".json"}:
-        near = difflib.get_close_matches(name, RECIPES) or list(RECIPES)
-        raise ValueError(f"there is no recipe {name!r}; there is {', '.join(near)}, or a .toml file of your own")
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no recipe file {name!r}")
+        raise ValueError(f"{_unknown(name)}, or a .toml file of your own")
     try:
-        fields = json.loads(path.read_text()) if path.suffix == ".json" else tomllib.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"the recipe file {name!r} cannot be read: {error}") from error
-    base = load_recipe(fields.pop("base")) if "base" in fields else default or Recipe()
-    return with_fields(base, fields, name)
+        fields = read_as(path, dict[str, Any]) if path.suffix == ".json" else _toml(path)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"there is no recipe file {name!r}") from error
+    base = fields.pop("base", None)
+    if base is not None and str(base) not in RECIPES:
+        raise ValueError(f"{name!r} has a base that is none: {_unknown(str(base))}")
+    return with_fields(Recipe() if base is None else RECIPES[base](), fields, name)
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(read_text(path))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ValueError(f"the recipe file {str(path)!r} cannot be read: {error}") from error
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name, RECIPES) or list(RECIPES)
+    return f"there is no recipe {name!r}; there is {', '.join(near)}"
 
 
 def with_fields(recipe: Recipe, fields: Mapping[str, Any], source: str) -> Recipe:
-    """The recipe with other values for some fields, checked by name."""
+    """The recipe with other values for some fields, checked by name, type and bounds."""
     known = [field.name for field in dataclasses.fields(Recipe)]
     for name in fields:
         if name not in known:
@@ -291,4 +346,7 @@ def with_fields(recipe: Recipe, fields: Mapping[str, Any], source: str) -> Recip
     values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
     }
-    return dataclasses.replace(recipe, **values)
+    try:
+        return dataclasses.replace(recipe, **values)
+    except ValueError as error:
+        raise ValueError(f"{source!r}: {error}") from error

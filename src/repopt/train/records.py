@@ -1,8 +1,10 @@
 """What the files of a run folder hold, each as a type; whatever is read is checked against it.
 
-A run that is still going, or was killed, has no summary and fewer epochs.
+A run that is still going, or was killed, has no summary and fewer epochs. Keys that a newer version added are left out,
+but a recipe's: a field that this version does not know would train differently, and is an error.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any, TypeVar
 
 from repopt.data.datasets import Broken
 from repopt.files import read_as, read_lines_as
+from repopt.train.recipe import BOUNDS
 
 T = TypeVar("T")
 Means = Mapping[str, Mapping[str, float]]  # of searched scales: {operator: {branch: mean over channels}}
@@ -44,6 +47,27 @@ class RunInfo:
     repopt: str | None = None
     commit: str | None = None
     date: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """config.json of a finished run: its model, its classes, and how images are made ready for it."""
+
+    model: str
+    options: dict[str, Any]
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    size: int
+    eval_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if not all(map(math.isfinite, self.mean)) or not all(0 < each < math.inf for each in self.std):
+            raise ValueError("mean and std must be finite numbers, and std more than 0")
+        if not 1 <= len(self.mean) == len(self.std):
+            raise ValueError("mean and std must hold one number for each channel")
+        if not all(each is None or each in BOUNDS["size"] for each in (self.size, self.eval_size)):
+            raise ValueError(f"size and eval_size must be {BOUNDS['size']}")
 
 
 @dataclass(frozen=True, kw_only=True)

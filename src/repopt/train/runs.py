@@ -26,13 +26,13 @@ from torch import nn
 
 from repopt.data import DataSet, EvalBatches, load_data
 from repopt.device import allow_tf32
-from repopt.files import read_lines_as, remove_unfinished, replacing
+from repopt.files import read_as, read_lines_as, remove_unfinished, replacing
 from repopt.models import create_model
-from repopt.models.saved import read_saved
-from repopt.train.checkpoint import CHECKPOINT, PREVIOUS, load_checkpoint, save_checkpoint
+from repopt.models.saved import CONFIG, read_saved
+from repopt.train.checkpoint import CHECKPOINT, PREVIOUS, has_checkpoint, load_checkpoint, save_checkpoint
 from repopt.train.distributed import joined
-from repopt.train.recipe import Recipe, with_fields
-from repopt.train.records import read_info, read_json
+from repopt.train.recipe import BOUNDS, Recipe, with_fields
+from repopt.train.records import EpochRecord, RunConfig, read_info, read_json
 from repopt.train.step import Score, evaluate
 
 __all__ = [
@@ -92,6 +92,13 @@ class RunFolder:
             self.close()
             raise
 
+    def forget_start(self) -> None:
+        """Removes what the start of a run wrote, if the run came to nothing: it would block the next start."""
+        if _inode(self.path) == self._inode and not has_checkpoint(self.path) and not self.lines("metrics.jsonl"):
+            for name in ("run.json", "recipe.json", *_RESULTS):
+                (self.path / name).unlink(missing_ok=True)
+            shutil.rmtree(self.path / "tensorboard", ignore_errors=True)
+
     def close(self) -> None:
         """Releases the folder, and removes it if this run made it and wrote nothing to it."""
         own = self._made and _inode(self.path) == self._inode
@@ -131,7 +138,8 @@ class RunFolder:
             os.fsync(file.fileno())
 
     def lines(self, name: str) -> list[dict[str, Any]]:
-        """The records of a .jsonl file; a last line that is torn is left out."""
+        """The records of a .jsonl file, each of an epoch; a torn last line is left out."""
+        read_lines_as(self.path / name, EpochRecord)
         return read_lines_as(self.path / name, dict[str, Any])
 
     def forget_after(self, epoch: int) -> None:
@@ -195,7 +203,9 @@ class Trained:
 def load_run(folder: str | Path) -> Trained:
     """The model of a finished run."""
     folder = Path(folder)
-    return Trained(model=create_model(folder).eval(), config=read_saved(folder).config)
+    saved = read_saved(folder)
+    read_as(folder / CONFIG, RunConfig)
+    return Trained(model=create_model(folder).eval(), config=saved.config)
 
 
 def run_recipe(folder: str | Path) -> Recipe:
@@ -220,7 +230,7 @@ def run_data(folder: str | Path, data: str | None = None, *, limit: int | None =
 def check_data(trained: Trained, data: DataSet) -> None:
     """Raises unless the data's images and classes are the model's."""
     for what, given, wanted in (
-        ("channels", data.channels, trained.config["options"]["in_chans"]),
+        ("channels", data.channels, len(trained.config["mean"])),
         ("classes", len(data.classes), len(trained.config["classes"])),
     ):
         if given != wanted:
@@ -251,6 +261,8 @@ def evaluate_run(
         device: `auto`, `cpu` or `cuda`.
         limit: keep that many images.
     """
+    if bad := [size for size in sizes if size not in BOUNDS["size"]]:
+        raise ValueError(f"the side of the images must be {BOUNDS['size']}, not {bad[0]}")
     trained, recipe = load_run(folder), run_recipe(folder)
     found = run_data(folder, data, limit=limit)
     check_data(trained, found)

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
 
 import repopt
 from repopt.data import DataSet, load_data
 from repopt.device import commit, environment
-from repopt.files import write_tensors
+from repopt.files import write_sealed
 from repopt.models import create_model, list_models
 from repopt.models import load_checkpoint as load_weights
 from repopt.models.saved import tuples
@@ -87,6 +86,10 @@ def train_run(
             if summary is not None:
                 return summary
             return _train(recorded, folders[0] if folders else None, chosen, world, resume=resume, quiet=quiet)
+        except BaseException:
+            for folder in folders if not resume else ():
+                folder.forget_start()
+            raise
         finally:
             for folder in folders:
                 folder.close()
@@ -254,7 +257,7 @@ def _write_model(job: Job, data: DataSet, trainer: Trainer, folder: RunFolder) -
 
         model = merge(model)
     elif trainer.ema is not None:
-        _save_weights(folder.path / "model_ema.safetensors", trainer.ema.module)
+        write_sealed(folder.path / "model_ema.safetensors", trainer.ema.module.state_dict())
     folder.write(
         "config.json",
         {
@@ -267,7 +270,7 @@ def _write_model(job: Job, data: DataSet, trainer: Trainer, folder: RunFolder) -
             "eval_size": job.recipe.eval_size,
         },
     )
-    _save_weights(folder.path / "model.safetensors", model)  # last: now the run can be loaded
+    write_sealed(folder.path / "model.safetensors", model.state_dict())  # last: now the run can be loaded
 
 
 def _check_data(job: Job, data: DataSet, folder: RunFolder | None) -> None:
@@ -281,11 +284,6 @@ def _check_data(job: Job, data: DataSet, folder: RunFolder | None) -> None:
             f"{data.name!r} holds other images than when the run in {str(folder.path)!r} was started: bring them back, "
             "or start another run"
         )
-
-
-def _save_weights(path: Path, model: nn.Module) -> None:
-    tensors: dict[str, Tensor] = {name: value.cpu().contiguous() for name, value in model.state_dict().items()}
-    write_tensors(path, tensors)
 
 
 def _options(job: Job, data: DataSet) -> dict[str, Any]:

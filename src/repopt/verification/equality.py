@@ -25,6 +25,10 @@ from repopt.optim.clipping import clip_grad_norm_
 from repopt.plans.planning import Plan, check_plan
 from repopt.plans.scales import Scales
 from repopt.surgery.conversion import csla_blocks, csla_model
+from repopt.verification.waiting import counting
+
+_ROUNDING = 1e-11  # relative, of one operator; those of `repopt verify` read 1e-14
+_MOVED = 1000  # times the tolerance: a kernel that moved less is as good as at rest
 
 OptimizerFactory = Callable[..., Optimizer]  # of parameters; of a plan too, where it has a parameter `plan`
 
@@ -52,28 +56,60 @@ class BlockDifference:
         return max(self.outputs, self.kernels)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Report:
-    """What `verify` found; `worst` is the largest relative difference of all."""
+    """What `verify` found.
+
+    Attributes:
+        rule: the optimizer.
+        route: how it steps the blocks.
+        exact: whether the route claims to be exact.
+        steps: of training.
+        differences: one for each block.
+        depth: how many operators were trained as one model.
+    """
 
     rule: str
     route: str
     exact: bool
     steps: int
     differences: tuple[BlockDifference, ...]
+    depth: int = 1
 
     @property
     def worst(self) -> float:
+        """The largest relative difference of all."""
         return max(difference.worst for difference in self.differences)
+
+    @property
+    def tolerance(self) -> float:
+        """The largest difference that is taken for rounding, which adds up over the operators of a model."""
+        return _ROUNDING * self.depth
+
+    @property
+    def passed(self) -> bool:
+        """Whether the trainings stayed equal and moved every kernel: the equality says nothing of one at rest."""
+        return self.worst <= self.tolerance and not any(map(self._is_at_rest, self.differences))
+
+    def _is_at_rest(self, difference: BlockDifference) -> bool:
+        return not difference.moved > _MOVED * self.tolerance
+
+    def _headline(self) -> str:
+        claim, verdict = "exact" if self.exact else "inexact", "passed" if self.passed else "not passed"
+        kind = f"{self.rule}, {self.route} route, {claim}, {self.steps} steps"
+        return f"{kind}: {verdict}, worst {self.worst:.1e} (up to {self.tolerance:.0e} is rounding)"
+
+    def __repr__(self) -> str:
+        return f"Report({self._headline()})"
 
     def __str__(self) -> str:
         width = max(len(difference.operator) for difference in self.differences)
         lines = [
             f"{each.operator:{width}}  outputs {each.outputs:.1e}  kernels {each.kernels:.1e}  {each.branches}"
+            f"{'  (did not move)' if self._is_at_rest(each) else ''}"
             for each in self.differences
         ]
-        claim = "exact" if self.exact else "inexact"
-        return "\n".join([f"{self.rule}, {self.route} route, {claim}, {self.steps} steps: {self.worst:.1e}", *lines])
+        return "\n".join([self._headline(), *lines])
 
 
 def verify(
@@ -107,18 +143,19 @@ def verify(
         seed: of the initial kernels and of the random data.
 
     Returns:
-        A report; `report.worst` is the figure to look at.
+        A report: `report.passed`, and `report.worst` for the figure. Where a whole model is trained, rounding grows
+        from step to step, and fast behind norms over a few values: a larger batch or fewer steps tell it from an error.
 
     Raises:
         RuntimeError: the reference's outputs are not finite, so there is nothing to compare.
     """
     check_plan(plan)
-    if not callable(optimizer) or isinstance(optimizer, Optimizer):
-        raise TypeError(
-            "optimizer must make an optimizer from parameters: lambda params: torch.optim.SGD(params, lr=0.1)"
-        )
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1, not {steps}")
+    for factory in (optimizer, *(() if reference is None else (reference,))):
+        _check_factory(factory)
+    if not isinstance(steps, int) or steps < 1:
+        raise ValueError(f"steps must be at least 1, not {steps!r}")
+    if not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise ValueError(f"seed must be a whole number from 0 to 2**63 - 1, not {seed!r}")
     setting = _Setting(
         optimizer=optimizer,
         reference=reference,
@@ -128,12 +165,14 @@ def verify(
         max_norm=max_norm,
         seed=seed,
     )
-    if inputs is not None:
-        return _train_both(net, plan, _given(inputs), F.mse_loss, setting)
-    reports = {}
-    for name, module in plan.on(net).modules().items():
-        random = _random_inputs(plan.blocks[name].operator, seed)
-        reports[name] = _train_both(module, _alone(plan, name, module), random, _position_loss, setting)
+    modules = plan.on(net).modules()
+    with counting("verify, steps", steps * (len(modules) if inputs is None else 1)) as advance:
+        if inputs is not None:
+            return _train_both(net, plan, _given(inputs), F.mse_loss, setting, advance)
+        reports = {}
+        for name, module in modules.items():
+            random = _random_inputs(plan.blocks[name].operator, seed)
+            reports[name] = _train_both(module, _alone(plan, name, module), random, _position_loss, setting, advance)
     named = [replace(report.differences[0], operator=name) for name, report in reports.items()]
     return replace(next(iter(reports.values())), differences=tuple(named))
 
@@ -193,6 +232,7 @@ def _train_both(
     inputs: Iterator[Tensor],
     loss: Callable[[Tensor, Tensor], Tensor],
     setting: _Setting,
+    advance: Callable[[], None],
 ) -> Report:
     pair = _pair(net, plan, setting)
     start = {name: module.weight.detach().clone() for name, module in pair.plan.modules().items()}
@@ -200,6 +240,7 @@ def _train_both(
     for step, batch in zip(range(setting.steps), inputs, strict=False):
         outputs = max(outputs, _step_both(pair, batch, step, loss, setting.max_norm))
         kernels = {name: max(kernels[name], apart) for name, apart in pair.kernels_apart().items()}
+        advance()
     differences = tuple(
         BlockDifference(
             operator=name,
@@ -216,6 +257,7 @@ def _train_both(
         exact=pair.exact,
         steps=setting.steps,
         differences=differences,
+        depth=len(differences),
     )
 
 
@@ -241,6 +283,13 @@ def _step_both(
     return _relative(y, expected)
 
 
+def _check_factory(factory: object) -> None:
+    if not callable(factory) or isinstance(factory, Optimizer) or not inspect.signature(factory).parameters:
+        raise TypeError(
+            "optimizer, and reference, must make an optimizer from parameters: lambda params: torch.optim.SGD(params)"
+        )
+
+
 def _made(factory: OptimizerFactory, params: Iterable[nn.Parameter], plan: Plan) -> Optimizer:
     """An optimizer for these parameters; a factory that wants the plan gets the one for the copy that is trained."""
     wants_plan = "plan" in inspect.signature(factory).parameters
@@ -254,7 +303,9 @@ def _alone(plan: Plan, name: str, module: nn.Module) -> Plan:
 
 
 def _given(inputs: Tensor | Sequence[Tensor]) -> Iterator[Tensor]:
-    batches = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    batches = [inputs] if isinstance(inputs, Tensor) else list(inputs) if isinstance(inputs, Iterable) else [inputs]
+    if not all(isinstance(batch, Tensor) for batch in batches):
+        raise TypeError(f"inputs must be a tensor or several, not {inputs!r}")
     if not batches:
         raise ValueError("inputs holds no batch: give a tensor or several, or leave it out for random data")
     return cycle(batches)
@@ -281,7 +332,11 @@ def _position_loss(y: Tensor, target: Tensor) -> Tensor:
 
 def _seeded(model: nn.Module, x: Tensor, step: int) -> Tensor:
     torch.manual_seed(step)  # so that dropout draws alike in both
-    y = model(x)
+    try:
+        y = model(x)
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        raise RuntimeError(f"the model cannot take inputs of shape {tuple(x.shape)}: {reason}") from error
     if not isinstance(y, Tensor):
         raise TypeError(f"verify compares models whose output is one tensor, not {type(y).__name__}")
     return y
