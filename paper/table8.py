@@ -37,7 +37,7 @@ def _quantized(training: Training, scope: Scope, seed: int, workshop: Workshop) 
         how: Any = {"method": method, "setting": Int8(**setting), "epochs": 5}  # of QAT
         with TemporaryDirectory() as folder, workshop.sharing():
             found = quantize_run(run, QuantizeJob(limit=scope.limit, **how), out=Path(folder, "int8"), **at)
-        lines.append(found.record)
+        lines.append({**found.record, "train_accuracy": figures_of(run)["train_accuracy"]})
     return lines
 
 
@@ -62,7 +62,7 @@ TABLE8 = Table(
     trainings=[_trained_b0(method, _quantized) for method in _METHODS],
     figures=(
         *("method", "weights", "calibrator", "qat_epochs", "qat_lr", "form", "float_accuracy", "int8_accuracy"),
-        *("drop", "images", "val_images", "epochs", "kernel", *ENVIRONMENT),
+        *("drop", "train_accuracy", "images", "val_images", "epochs", "kernel", *ENVIRONMENT),
     ),
     by=("trained_by",),
     order={"trained_by": list(_METHODS)},
@@ -97,7 +97,7 @@ TABLE_C = Table(
     trainings=[_trained_b0(method, _kernels) for method in ("repvgg", "repopt")],
     figures=(
         *("layer", "stage", *POSITIONS, *(f"{position}_at_init" for position in POSITIONS)),
-        *("epochs", "kernel", *ENVIRONMENT),
+        *("train_accuracy", "epochs", "kernel", *ENVIRONMENT),
     ),
     by=("trained_by", "stage"),
     order={"trained_by": ("repvgg", "repopt"), "stage": _STAGES},

@@ -108,7 +108,7 @@ class Workshop:
 # what a training measured and on what, as columns; not its speed, as several processes may have shared the device
 ENVIRONMENT = ("hardware", "threads", "python", "torch", "date")
 FIGURES = (
-    *("val_accuracy", "outcome", "parameters", "scales_digest"),
+    *("val_accuracy", "train_accuracy", "outcome", "parameters", "scales_digest"),
     *("epochs", "batch_size", "lr", "kernel", "identity", "precision"),
     *("train_images", "val_images", "size", "data_digest", "repopt", "commit", *ENVIRONMENT),
 )
@@ -119,7 +119,8 @@ def figures_of(run: Path) -> dict[str, Any]:
     info, recipe, summary = (read_json(run, f"{name}.json") for name in ("run", "recipe", "summary"))
     scales = run / "scales.safetensors"
     digest = digest_of(Scales.load(scales)) if scales.exists() else None
-    found = {**summary, **info, **recipe, "outcome": "finished", "scales_digest": digest, "size": info["image_size"]}
+    found = {"train_accuracy": None, **summary, **info, **recipe}  # which older runs did not keep
+    found |= {"outcome": "finished", "scales_digest": digest, "size": info["image_size"]}
     return {name: found[name] for name in FIGURES}
 
 

@@ -297,6 +297,7 @@ class Trainer:
         last = record or self._last_record()
         cuda = self.device.type == "cuda"
         return {
+            "train_accuracy": last.get("train_accuracy"),
             "val_accuracy": last.get("val_accuracy"),
             "best_val_accuracy": self.position.best_accuracy,
             "best_epoch": self.position.best_epoch,

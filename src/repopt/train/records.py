@@ -97,6 +97,7 @@ class RunSummary:
 
     epochs: int
     seconds: dict[str, float]
+    train_accuracy: float | None = None
     val_accuracy: float | None = None
     best_val_accuracy: float | None = None
     best_epoch: int | None = None
