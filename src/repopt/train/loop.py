@@ -98,7 +98,7 @@ class Trainer:
         shared: dict[str, Any] = {"mean": data.mean, "std": data.std, "device": self.device, "workers": recipe.workers}
         shared |= {"rank": self.world.rank, "world_size": self.world.size}
         train = {"batch_size": recipe.batch_size, "size": sizes.size, "seed": recipe.seed, **shared}
-        evaluation = {"batch_size": recipe.eval_batch, "size": sizes.eval_size, **shared}
+        evaluation = {"batch_size": recipe.eval_batch, "size": sizes.eval_size, "share": recipe.eval_share, **shared}
         return TrainBatches(data.train, recipe.augmentation, **train), EvalBatches(data.val, **evaluation)
 
     def _make_optimizer(self) -> Optimizer:
