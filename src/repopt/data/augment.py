@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from repopt.data.images import resized
+from repopt.data.noise import normal_noise
 
 RandAugments = Literal["authors", "torchvision"]
 Paint = Literal["noise", "mean"]
@@ -142,7 +143,7 @@ def apply(
         elif scaling is None:
             raise ValueError("erasing with noise needs to know how pixels are normalized: give scaling")
         else:
-            paint = (_noise(draws, batch.shape[1:]) - scaling[1]) / scaling[0]
+            paint = (normal_noise(draws[:, _ERASE:], batch.shape[1:]) - scaling[1]) / scaling[0]
         batch = _erased(batch, draws, augmentation.erasing, paint)
     return batch
 
@@ -254,22 +255,3 @@ def _erased(batch: Tensor, draws: Tensor, probability: float, paint: Tensor) -> 
     chosen = (draws[:, _ERASE] < probability).view(-1, 1, 1, 1)
     box = inside[0][:, None, :, None] & inside[1][:, None, None, :] & chosen
     return torch.where(box, paint, batch)
-
-
-def _noise(draws: Tensor, shape: Sequence[int]) -> Tensor:
-    """Normal numbers of this shape for each image, that follow from its row of draws."""
-    bits = draws[:, _ERASE:].contiguous().view(torch.int32).long()
-    row = _hashed((bits * torch.arange(1, 2 * bits.shape[1], 2, device=draws.device)).sum(1) & _WORD)
-    hashed = _hashed(row[:, None] ^ torch.arange(math.prod(shape), device=draws.device))
-    uniform = ((hashed >> 9).float() + 0.5) / 2**22 - 1  # 23 bits, and -1 and 1 are left out
-    return (uniform.erfinv_() * math.sqrt(2)).view(-1, *shape)
-
-
-_WORD = 2**32 - 1
-
-
-def _hashed(words: Tensor) -> Tensor:
-    """Whole numbers of 32 bits, mixed; the factors have 31 bits, so that no product overflows."""
-    for shift, factor in ((16, 0x21F0AAAD), (15, 0x735A2D97)):
-        words = (words ^ (words >> shift)) * factor & _WORD
-    return words ^ (words >> 15)
