@@ -14,7 +14,7 @@ from paper.jobs import Scope
 from paper.tables import NAMES, reproduce, rows_left, table_named
 from paper.view import read_rows, render
 from paper.workshop import Workshop
-from repopt.cli import run
+from repopt.cli import own_the_process, run
 from repopt.cli.output import Device
 from repopt.device import chosen_device
 from repopt.files import replacing
@@ -26,6 +26,8 @@ _COMMANDS = {"docs": "__main__:docs", **{name: f"analyses:{name}" for name in ("
 
 def main(args: list[str] | None = None) -> None:
     """Runs a table, or another command where its name comes first."""
+    if args is None:
+        own_the_process()
     given = sys.argv[1:] if args is None else args
     named = [word for word in given[:1] if word in _COMMANDS]
     where = _COMMANDS[named[0]] if named else "__main__:make"

@@ -14,6 +14,7 @@ from torch.nn.utils import prune
 import repopt
 from repopt import Conv, Identity, Linear, Scales
 from repopt.data import load_data
+from repopt.data.augment import Augmentation
 from repopt.export import export_run
 from repopt.models import FeatureMaps, deploy, load_checkpoint, plain_from_repvgg
 from repopt.quantize import Int8, QuantizeJob, layer_costs, post_training, quantize_run, trimmed
@@ -403,6 +404,9 @@ CALLS = {
     "Int8 with a trim in words": lambda net: Int8(trim="half"),
     "QuantizeJob by an unknown method": lambda net: QuantizeJob(method="int4"),
     "QuantizeJob of an unknown form": lambda net: QuantizeJob(form="round"),
+    "QuantizeJob of no epochs": lambda net: QuantizeJob(method="qat", epochs=0),
+    "QuantizeJob with an lr of NaN": lambda net: QuantizeJob(method="qat", lr=float("nan")),
+    "Augmentation that says yes": lambda net: Augmentation(flip="yes"),
     "QuantizeJob with a backend as setting": lambda net: QuantizeJob(setting="x86"),
     "quantize_run of a folder without a run": lambda net: quantize_run(Path.cwd()),
     "post_training of None": lambda net: post_training(None, [torch.ones(1, 3, 8, 8)], Int8()),

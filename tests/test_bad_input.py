@@ -157,6 +157,11 @@ CASES = {
         "export finished --format onnx-int8 --out x.onnx",
         "quantized.json",
     ),
+    "program.pt2 is corrupt": (
+        lambda: Path("finished", "int8", "program.pt2").write_bytes(b"no"),
+        "export finished --format onnx-int8 --trust --out x.onnx",
+        "program.pt2",
+    ),
     "recipe.json is a list": (
         lambda: Path("finished", "recipe.json").write_text("[]"),
         "eval finished --device cpu",

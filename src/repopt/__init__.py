@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from repopt.optim.attachment import attach as attach
     from repopt.optim.clipping import clip_grad_norm_ as clip_grad_norm_
     from repopt.optim.decay import decay_groups as decay_groups
+    from repopt.plans.dirac import dirac_init_ as dirac_init_
     from repopt.plans.planning import Plan as Plan
     from repopt.plans.planning import plan as plan
     from repopt.plans.scales import Scales as Scales
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from repopt.surgery.conversion import extract_scales as extract_scales
     from repopt.surgery.conversion import merge as merge
     from repopt.surgery.conversion import search_model as search_model
+    from repopt.surgery.freezing import freeze as freeze
     from repopt.verification.equality import verify as verify
 
 __version__ = "0.1.0"
@@ -47,7 +49,9 @@ _HOMES = {
     "create_model": "models",
     "csla_model": "surgery.conversion",
     "decay_groups": "optim.decay",
+    "dirac_init_": "plans.dirac",
     "extract_scales": "surgery.conversion",
+    "freeze": "surgery.freezing",
     "list_models": "models",
     "merge": "surgery.conversion",
     "plan": "plans.planning",

@@ -39,7 +39,14 @@ OTHER |= {
     "eval_size": 48,
     "eval_batch": 100,
 }
-OTHER |= {"workers": 2, "seed": 1, "randaugment_by": "torchvision", "erasing_with": "mean", "eval_share": 0.875}
+OTHER |= {
+    "freeze_at": 0.1,
+    "workers": 2,
+    "seed": 1,
+    "randaugment_by": "torchvision",
+    "erasing_with": "mean",
+    "eval_share": 0.875,
+}
 LONG = small_job(epochs=3, images=320, dropout=0.3)
 
 

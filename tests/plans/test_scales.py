@@ -10,6 +10,7 @@ from torch import nn
 import repopt
 from repopt import Conv, Identity, Linear, Scales
 from repopt.plans.scales import shipped
+from repopt.surgery.conversion import extract_scales, search_model
 
 
 def equal(left: Scales, right: Scales) -> bool:
@@ -89,6 +90,14 @@ def test_depth_init_counts_layers_within_a_stage(counting, layers):
     scales = Scales.depth_init(stage_plan(), counting)
     expected = [1.0 if layer is None else math.sqrt(2 / layer) for layer in layers]
     assert [its["conv1x1"][0].item() for its in scales.values()] == pytest.approx(expected)
+
+
+def test_depth_is_a_name_for_the_scales_that_a_search_starts_from():
+    plan = stage_plan()
+    wanted = Scales.depth_init(plan)
+    assert plan.with_scales("depth").scales == wanted
+    assert repopt.plan(plan.model, {r"\d": [Conv(3), Conv(1), Identity()]}, scales="depth").scales == wanted
+    assert extract_scales(search_model(plan.model, plan, start="depth"))["2"]["conv1x1"].eq(math.sqrt(2 / 2)).all()
 
 
 def test_a_model_may_count_its_depths_itself():

@@ -20,6 +20,7 @@ CASES = {
     "repopt": ("repopt", dataclasses.replace(BASE, mixup=0.4, clip=0.5, ema=0.9, label_smoothing=0.1)),
     "repopt-adamw": ("repopt", dataclasses.replace(BASE, optimizer="AdamW", lr=1e-3, clip=0.5)),
     "search": ("search", BASE),
+    "learn": ("repopt", dataclasses.replace(BASE, freeze_at=0.5, ema=0.9)),
 }
 
 
@@ -28,6 +29,7 @@ class Doubled:
 
     def __init__(self, batches):
         self._batches = batches
+        self.scaling = getattr(batches, "scaling", None)  # of those that are trained on
 
     def __len__(self):
         return len(self._batches)
@@ -42,7 +44,8 @@ class Doubled:
 def train(case, out, parts, world, device):
     method, recipe = CASES[case]
     recipe = dataclasses.replace(recipe, accumulate=parts)
-    job = Job(method=method, model="repopt_vgg_nano", data="fake:96,4,16", recipe=recipe, scales="ones", options=SMALL)
+    scales = "ones" if recipe.freeze_at is None else "learn"
+    job = Job(method=method, model="repopt_vgg_nano", data="fake:96,4,16", recipe=recipe, scales=scales, options=SMALL)
     data = load_data(job.data)
     subject = build(job, data, device)
     subject.model.double()

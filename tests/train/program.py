@@ -112,4 +112,5 @@ def _main(args, log, errors, env, cwd, prepare):
     torch.set_num_threads(1)
     if prepare is not None:
         prepare()
-    main(args)
+    sys.argv[1:] = args
+    main()

@@ -15,7 +15,7 @@ from train.equal import train_all
 from train.program import TINY, Program, metrics, weights
 from train.standing import beat_fast, come_late
 
-CASES = ("sgd", "repopt", "repopt-adamw", "search")
+CASES = ("sgd", "repopt", "repopt-adamw", "search", "learn")
 LONG = ["train", *TINY, "--method", "sgd", "--data", "fake:1280,4,16", "--epochs", "30", "--dropout", "0.3", "--quiet"]
 SHORT = ["train", *TINY, "--scales", "ones", "--dropout", "0.3", "--device", "cpu"]
 

@@ -21,7 +21,7 @@ def subject(method, recipe=None, name="repopt_vgg_nano"):
 
 def test_each_method_trains_its_own_form():
     forms = {method: subject(method).model for method in METHODS}
-    assert {type(forms[method]) for method in ("repopt", "sgd")} == {RepOptVGG}
+    assert {type(forms[method]) for method in ("repopt", "sgd", "dirac")} == {RepOptVGG}
     assert isinstance(forms["repvgg"], RepVGG)
     assert type(forms["qarepvgg"]).__name__ == "QARepVGG"
     assert len(csla_blocks(forms["csla"])) == len(search_blocks(forms["search"])) == 28
@@ -59,6 +59,24 @@ def test_any_optimizer_takes_a_step_by_any_method(method, optimizer):
     before = [param.detach().clone() for param in trained.model.parameters()]
     rule.step()
     assert any(not torch.equal(param, old) for param, old in zip(trained.model.parameters(), before, strict=True))
+
+
+def test_dirac_adds_an_identity_to_kernels_that_it_draws_and_leaves_loaded_ones_alone():
+    trained = subject("dirac")
+    assert trained.plan is None
+    kernel = trained.model.get_parameter("stage3.5.conv.weight").detach()
+    diagonal = kernel[range(len(kernel)), range(len(kernel)), 1, 1]
+    assert (diagonal > 0.5).all()
+    assert kernel.abs().sum() - diagonal.sum() < kernel.numel() * kernel[0].numel() ** -0.5  # torch's bound on the rest
+    loaded = repopt.create_model("repopt_vgg_nano", num_classes=4)
+    before = copy.deepcopy(loaded.state_dict())
+    make_subject("dirac", loaded, Recipe(), drawn=False)
+    assert all(torch.equal(value, before[name]) for name, value in loaded.state_dict().items())
+
+
+def test_scales_by_depth_need_no_file():
+    trained = make_subject("repopt", repopt.create_model("repopt_vgg_nano"), Recipe(), scales="depth")
+    assert trained.plan.scales == Scales.depth_init(trained.plan)
 
 
 def test_what_a_method_cannot_do_is_said():

@@ -4,6 +4,7 @@ import atexit
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
@@ -53,7 +54,8 @@ _RECIPES = {
 
 def main(args: list[str] | None = None) -> None:
     """Runs a command of repopt."""
-    end_on_ctrl_c()
+    if args is None:
+        own_the_process()
     given = sys.argv[1:] if args is None else list(args)
     if given[:1] == ["--version"]:
         print(f"repopt {repopt.__version__}")
@@ -71,12 +73,14 @@ def main(args: list[str] | None = None) -> None:
     run(load, rest, prog=f"repopt {name}")
 
 
-def end_on_ctrl_c() -> None:
-    """From now on Ctrl-C ends the program with one line, wherever it is; training leaves a checkpoint first.
+def own_the_process() -> None:
+    """For a process that runs a command and nothing else: warnings are a line, and Ctrl-C ends it with a line.
 
     A KeyboardInterrupt would not do: an import or a callback that it goes through may hide it or abort the process.
-    What is being written takes its name in one move, so the program can end at any moment.
+    What is being written takes its name in one move, so the program can end at any moment. Training leaves a
+    checkpoint first.
     """
+    warnings.formatwarning = lambda message, *_: f"warning: {message}\n"  # without the line of code that says it
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is to be ignored
         signal.signal(signal.SIGINT, _end)
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # by then all work is done

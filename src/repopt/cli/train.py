@@ -40,8 +40,9 @@ def train(
         model: the plain model; the multi-branch methods take its counterpart.
         method: repopt, or what it is compared with.
         data: digits, cifar10:PATH, cifar100:PATH, folder:PATH or fake:N,C,SIZE.
-        scales: for repopt and csla: a .safetensors file, the authors' .pth, a shipped name, or ones; those that ship
-            for the model unless given.
+        scales: for repopt and csla: a .safetensors file, the authors' .pth, a shipped name, ones, or depth; learn
+            searches them in the first part of the training, see --freeze-at; those that ship for the model unless
+            given.
         out: the run folder.
         weights: a checkpoint to start from; nothing is drawn then.
         strides: of the stem and the four stages.

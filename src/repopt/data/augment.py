@@ -84,6 +84,8 @@ class Augmentation:
         ):
             if word not in words:
                 raise ValueError(f"{name} is {' or '.join(map(repr, words))}, not {word!r}")
+        if not isinstance(self.flip, bool):
+            raise TypeError(f"flip is True or False, not {self.flip!r}")
         for name, value in (("color_jitter", self.color_jitter), ("erasing", self.erasing)):
             if not 0 <= value <= 1:
                 raise ValueError(f"{name} must be in [0, 1], not {value}")

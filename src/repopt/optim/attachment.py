@@ -81,8 +81,6 @@ def attach(
         raise ValueError(f"route is 'auto', 'grad' or 'branch', not {route!r}")
     if max_norm is not None:
         check_max_norm(max_norm)
-    if hasattr(optimizer, _ATTRIBUTE):
-        raise ValueError("this optimizer is attached to a plan already: call detach() on its handle first")
     _check_attachable(optimizer)
     check_held(optimizer, plan)
     chosen, exact = _choose(optimizer, route, allow_inexact)
@@ -92,11 +90,11 @@ def attach(
         check_reached(plan)
     with stamping(optimizer, fingerprint(plan, chosen)):
         if type(optimizer) is torch.optim.SGD and chosen == "grad":
-            return Handle(optimizer, SGDRoute(optimizer, plan, max_norm), exact=exact)
+            return Handle(optimizer, SGDRoute(optimizer, plan, max_norm), plan, exact=exact)
         if chosen == "grad":
-            return Handle(optimizer, GradRoute(optimizer, plan, max_norm), exact=exact)
+            return Handle(optimizer, GradRoute(optimizer, plan, max_norm), plan, exact=exact)
         _check_shapes(optimizer, plan)
-        return Handle(optimizer, BranchRoute(optimizer, plan, kernels, max_norm), exact=exact)
+        return Handle(optimizer, BranchRoute(optimizer, plan, kernels, max_norm), plan, exact=exact)
 
 
 class Handle:
@@ -105,11 +103,15 @@ class Handle:
     Attributes:
         route: `grad` or `branch`.
         exact: whether the training equals the imagined block's.
+        plan: what the optimizer is attached to.
     """
 
-    def __init__(self, optimizer: Optimizer, route: SGDRoute | GradRoute | BranchRoute, *, exact: bool) -> None:
+    def __init__(
+        self, optimizer: Optimizer, route: SGDRoute | GradRoute | BranchRoute, plan: Plan, *, exact: bool
+    ) -> None:
         self.route = route.name
         self.exact = exact
+        self.plan = plan
         self._route = route
         self._optimizer = optimizer
         self._guards = guard_loading(optimizer)
@@ -135,8 +137,16 @@ class Handle:
         return f"Handle(route={self.route!r}, exact={self.exact})"
 
 
+def automatic_route(optimizer: Optimizer) -> str:
+    """The route that `attach` takes by itself; raises where the optimizer cannot be attached."""
+    _check_attachable(optimizer)
+    return _choose(optimizer, "auto", allow_inexact=False)[0]
+
+
 def _check_attachable(optimizer: Optimizer) -> None:
     name = type(optimizer).__name__
+    if hasattr(optimizer, _ATTRIBUTE):
+        raise ValueError("this optimizer is attached to a plan already: call detach() on its handle first")
     if isinstance(optimizer, RepOptimizer):
         raise ValueError(f"repopt.optim.{name} already trains the imagined blocks: do not attach it")
     inner = next((key for key, value in vars(optimizer).items() if isinstance(value, Optimizer)), None)

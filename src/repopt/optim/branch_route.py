@@ -31,7 +31,7 @@ from repopt.plans.planning import Plan, check_kernel_names
 
 # The key of a saved param group under which its operators' branches are: optimizers look into every entry of the state
 # itself, but not into options that they do not know.
-_SAVED = "repopt_branches"
+SAVED = "repopt_branches"
 
 
 class BranchRoute:
@@ -236,7 +236,7 @@ class BranchRoute:
         names = {id(weight): name for name, weight in self._held(optimizer).items()}
         for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
             planned = [names[id(param)] for param in group["params"] if id(param) in names]
-            saved[_SAVED] = {name: self._blocks[name].saved() for name in planned}
+            saved[SAVED] = {name: self._blocks[name].saved() for name in planned}
 
     def _reload(self, optimizer: Optimizer) -> None:
         """What is loaded replaces everything: the empty state of a new optimizer ends the branches' states, too."""
@@ -251,10 +251,10 @@ class BranchRoute:
         self._held(optimizer)
         for group in optimizer.param_groups:
             on_device = bool(group.get("fused") or group.get("capturable"))
-            for name, saved in group.get(_SAVED, {}).items():
+            for name, saved in group.get(SAVED, {}).items():
                 self._blocks[name].load(saved, on_device)
         for group in optimizer.param_groups:  # only now: an attach that fails leaves them for the next
-            group.pop(_SAVED, None)
+            group.pop(SAVED, None)
 
     @torch.no_grad()
     def _start(self, optimizer: Optimizer, name: str, weight: Tensor) -> None:

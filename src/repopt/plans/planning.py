@@ -31,6 +31,8 @@ from repopt.plans.patterns import (
 from repopt.plans.provenance import provenance
 from repopt.plans.scales import Scales
 
+_MADE = {"ones": Scales.ones, "depth": Scales.depth_init}  # scales that need no file
+
 ScalesLike = Scales | Mapping[str, Mapping[str, Tensor | float]] | str | Path
 
 
@@ -41,8 +43,9 @@ def plan(model: nn.Module, branches: Branches | None = None, scales: ScalesLike 
         model: any model, wrapped or not.
         branches: {regular expression: branches}; each operator whose name matches imagines these branches, the first
             match wins. Without it the model's own `repopt_branches()` is asked.
-        scales: `"ones"`, the name of shipped scales, a .safetensors file, the authors' .pth, a `Scales`, or
-            {operator: {branch: number or tensor}}. A plan without scales serves `search_model` only.
+        scales: `"ones"`, `"depth"` (sqrt(2/l), see `Scales.depth_init`), the name of shipped scales, a .safetensors
+            file, the authors' .pth, a `Scales`, or {operator: {branch: number or tensor}}. A plan without scales serves
+            `search_model` and `dirac_init_` only.
 
     Raises:
         ValueError: a pattern matches nothing, a branch does not fit, or the scales do not.
@@ -267,8 +270,8 @@ def check_kernel_names(kernels: Mapping[str, object], blocks: Mapping[str, Block
 def _as_scales(scales: ScalesLike, plan: Plan) -> Scales:
     if isinstance(scales, Scales):
         return scales
-    if isinstance(scales, str) and scales == "ones":
-        return Scales.ones(plan)
+    if isinstance(scales, str) and scales in _MADE:
+        return _MADE[scales](plan)
     if isinstance(scales, str | Path):
         return Scales.load(scales)
     if not isinstance(scales, Mapping):

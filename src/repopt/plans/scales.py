@@ -221,8 +221,8 @@ def _find(name_or_path: str | Path) -> Path:
         return ZOO / f"{name_or_path}.safetensors"
     near = difflib.get_close_matches(str(name_or_path), names) or names
     raise FileNotFoundError(
-        f"no scales called {str(name_or_path)!r} ship with repopt ({', '.join(near)}): give a shipped name, 'ones', a "
-        ".safetensors file, or the authors' .pth"
+        f"no scales called {str(name_or_path)!r} ship with repopt ({', '.join(near)}): give a shipped name, 'ones', "
+        "'depth', a .safetensors file, or the authors' .pth"
     )
 
 

@@ -70,6 +70,8 @@ class QuantizeJob:
                 raise ValueError(f"{name} is one of {', '.join(map(repr, words))}, not {getattr(self, name)!r}")
         if not isinstance(self.setting, Int8):
             raise TypeError(f"setting is an Int8(...), not {self.setting!r}")
+        if self.epochs < 1 or not (self.lr is None or self.lr > 0):
+            raise ValueError(f"QAT needs an epoch or more and an lr above 0, not {self.epochs} and {self.lr}")
         if self.layers and (self.method, self.setting.backend) != ("ptq", "x86"):
             raise ValueError("layers are measured for PTQ by x86 alone: leave --layers out")
         if self.setting.trim and self.method == "qat":

@@ -11,6 +11,7 @@ from repopt.train.records import RunRecord
 METHODS: Mapping[str, str] = {
     "search": "Hyper-Search",
     "sgd": "SGD",
+    "dirac": "SGD with Dirac init",
     "repvgg": "RepVGG",
     "qarepvgg": "QARepVGG",
     "csla": "CSLA",

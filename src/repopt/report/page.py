@@ -100,11 +100,13 @@ def _searched(run: RunRecord) -> SearchedScales | None:
         branches=list(history),
         over_epochs=figures.scales_over_epochs(history, f"{operator} of {name}"),
         by_depth=figures.scales_by_depth(means, name),
-        cost=cost_share(run.info.train_images, run.epochs_done, run.info.image_size),
+        cost=cost_share(
+            run.info.train_images, run.epochs_done * (run.recipe.get("freeze_at") or 1), run.info.image_size
+        ),
     )
 
 
-def cost_share(images: int, epochs: int, image_size: int) -> float:
+def cost_share(images: int, epochs: float, image_size: int) -> float:
     """The cost of a search as a fraction of the paper's ImageNet training: images x epochs x pixels.
 
     The paper's own figure (section 4.1) is 10/9 of that, as its blocks convolve once per branch, 3x3 and 1x1; a search

@@ -150,6 +150,12 @@ class SearchBlock(LinearAdditionBlock):
         found = {**self.branch_scales(), **identities}
         return {branch: found[branch].detach() for branch in self.block.branches}
 
+    @torch.no_grad()
+    def take_(self, searched: Mapping[str, Tensor]) -> None:
+        """Writes what `searched` gave into the block."""
+        for branch, numbers in searched.items():
+            (self.scales if branch in self.scales else self.kernels)[branch].copy_(numbers)
+
     def forward(self, x: Tensor) -> Tensor:
         operator = self._plain[0]
         if isinstance(operator, nn.Linear):

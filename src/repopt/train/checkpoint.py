@@ -5,7 +5,6 @@ state says which run it belongs to, and with which settings it was trained. The 
 as checkpoint.previous.pt, in case the last one is damaged.
 """
 
-import errno
 import hashlib
 import io
 import os
@@ -123,8 +122,6 @@ def _read(path: Path, device: torch.device, origin: Mapping[str, Any] | None) ->
     try:
         state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
     except Exception as error:
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # which torch says of a file that was cut
-            raise  # of the disk, not of what is on it
         trouble = f"the checkpoint {str(path)!r} cannot be read ({_cause(error)})"
         if not sealed:
             raise _DamagedError(trouble) from error

@@ -7,6 +7,7 @@ augmentation, the learning rate. So a run that is resumed from a checkpoint take
 import math
 import time
 import warnings
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,10 +21,10 @@ from repopt.device import allow_tf32
 from repopt.train.checkpoint import random_state, set_random_state
 from repopt.train.compiling import compiled
 from repopt.train.distributed import World
-from repopt.train.methods import Subject, clip_, make_optimizer, settled
+from repopt.train.methods import Subject, clip_, frozen, make_optimizer, searched_scales, settled
 from repopt.train.objective import Objective
 from repopt.train.progress import Clock, RunProgress, StopOnSignal, StoppedError, scalar_writer
-from repopt.train.recipe import Recipe, lr_at
+from repopt.train.recipe import Recipe, freeze_step, lr_at
 from repopt.train.runs import RunFolder
 from repopt.train.step import TrainStep, evaluate, mixed_share, set_lr_
 
@@ -137,6 +138,8 @@ class Trainer:
             self.folder.forget_after(-1 if state is None else state["position"]["epoch"])
         if state is None:
             return False
+        if state.get("scales") is not None:
+            self._freeze(state["scales"])
         self.subject.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self._restore_lr_tensor()
@@ -191,6 +194,10 @@ class Trainer:
         self._since = time.perf_counter()
         batches = self.batches.pixels(epoch, self.position.step)
         for number, (pixels, labels) in enumerate(batches, start=self.position.step):
+            if self.subject.searching and epoch * steps + number >= freeze_step(self.recipe, steps):
+                self._count_seconds()
+                self._freeze()
+                measured_from, trained_before = number, self.clock.train
             self.train_on(pixels, labels, epoch, number)
             self.position.step = number + 1
             progress.step(epoch * steps + number + 1)
@@ -206,6 +213,24 @@ class Trainer:
         self._count_seconds()
         measured = self.clock.train - trained_before
         return self._finish_epoch((steps - measured_from) * self.recipe.batch_size / max(measured, 1e-9))
+
+    def _freeze(self, scales: Mapping[str, Mapping[str, Tensor]] | None = None) -> None:
+        """Goes on with the plain model; the step is compiled and captured anew.
+
+        Args:
+            scales: those of a checkpoint, whose weights are loaded next; the model's own unless given.
+        """
+        from repopt.surgery.conversion import merge
+
+        self.optimizer.zero_grad(set_to_none=True)
+        scaler, totals = self.step.scaler, self.step.totals
+        del self.step  # and what DistributedDataParallel or a CUDA graph hold for it
+        self.subject = frozen(self.subject, self.optimizer, scales)
+        self.step = self._make_step()
+        self.step.scaler, self.step.totals = scaler, totals
+        self._warm = False
+        if self.ema is not None:
+            self.ema.module = merge(self.ema.module, inplace=True)
 
     def _has_just_warmed_up(self, taken: int) -> bool:
         """Whether compilation and capture ended with this step; their time is counted apart."""
@@ -319,14 +344,18 @@ class Trainer:
 
     def _record_scales(self, epoch: int) -> None:
         """Appends the mean of each branch's scales, all read from the device at once."""
-        if self.subject.method != "search" or self.folder is None:
+        learned = self.recipe.freeze_at is not None
+        if self.folder is None or not (self.subject.searching or learned):
             return
-        from repopt.surgery.conversion import search_blocks
-
-        searched = {name: block.searched() for name, block in search_blocks(self.subject.model).items()}
+        searched = searched_scales(self.subject)
         flat = iter(torch.stack([scale.mean() for scales in searched.values() for scale in scales.values()]).tolist())
         means = {name: {branch: next(flat) for branch in scales} for name, scales in searched.items()}
         self.folder.append("scales.jsonl", {"epoch": epoch, "scales": means})
+
+    def _frozen_scales(self) -> dict[str, dict[str, Tensor]] | None:
+        """The scales that this training has learned, once they are the plain model's constants."""
+        learned = self.recipe.freeze_at is not None and not self.subject.searching
+        return searched_scales(self.subject) if learned else None
 
     def _is_time_to_save(self) -> bool:
         """Small models are saved after every epoch, large ones less often where epochs are short."""
@@ -344,6 +373,7 @@ class Trainer:
         state = {
             "model": self.subject.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "scales": self._frozen_scales(),
             "ema": None if self.ema is None else self.ema.state_dict(),
             "scaler": self.step.scaler.state_dict(),
             "ranks": ranks,

@@ -2,6 +2,7 @@
 
 repopt      the plain model, its gradients multiplied: what this library is for
 sgd         the plain model as it is
+dirac       the plain model, its kernels drawn anew with an identity added, trained as it is
 repvgg      the real multi-branch model, with a norm in each branch; converted afterwards
 qarepvgg    the same, in the form that quantizes better
 csla        the blocks that repopt imagines, built for real: equal to repopt, and slower
@@ -9,6 +10,7 @@ search      the Hyper-Search model
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any, Literal, get_args
@@ -22,13 +24,15 @@ from repopt.data import DataSet, ImageFiles
 from repopt.optim.attachment import attach
 from repopt.optim.clipping import clip_grad_norm_
 from repopt.optim.decay import decay_groups
+from repopt.plans.dirac import dirac_init_
 from repopt.plans.planning import Plan, ScalesLike, plan
 from repopt.plans.scales import Scales
 from repopt.train.distributed import World
 from repopt.train.recipe import Recipe, on_cuda_unless_given, optimizer_named
 
-Method = Literal["repopt", "sgd", "repvgg", "qarepvgg", "csla", "search"]
+Method = Literal["repopt", "sgd", "dirac", "repvgg", "qarepvgg", "csla", "search"]
 METHODS: tuple[Method, ...] = get_args(Method)
+LEARN = "learn"  # instead of scales: those of a search that is the first part of the same training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +44,14 @@ class Subject:
         model: the model.
         plan: the plan of a plain model whose optimizer is re-parameterized.
         kernels: the branch kernels of the imagined blocks, as drawn.
+        searching: whether the model is a search model, whose scales are trained.
     """
 
     method: Method
     model: nn.Module
     plan: Plan | None = None
     kernels: dict[str, Any] | None = None
+    searching: bool = False
 
 
 def make_subject(
@@ -57,21 +63,27 @@ def make_subject(
         method: which.
         model: the model that `counterpart` names; it is changed in place.
         recipe: its conventions and seed.
-        scales: for `repopt` and `csla`.
+        scales: for `repopt` and `csla`; for `repopt` also `learn`, which begins with a search model, see `frozen`.
         drawn: False where the weights were loaded, so that the Rule of Initialization does not apply.
     """
     draw = torch.Generator().manual_seed(recipe.seed)
-    if method == "search":
+    if scales == LEARN:
+        _check_learnable(method, recipe, drawn=drawn)
+    if method == "search" or scales == LEARN:
         from repopt.surgery.conversion import search_model
 
         searching = search_model(
             model, plan(model), start=recipe.start, kernel=recipe.kernel, generator=draw, inplace=True
         )
-        return Subject(method=method, model=searching)
+        return Subject(method=method, model=searching, searching=True)
+    if method == "dirac" and drawn:
+        dirac_init_(model, plan(model), recipe.kernel, draw)
     if method not in ("repopt", "csla"):
         return Subject(method=method, model=model)
     if scales is None:
-        raise ValueError(f"the method {method} needs scales: give --scales, a file or 'ones', or search some first")
+        raise ValueError(
+            f"the method {method} needs scales: give --scales, a file, 'ones', 'depth' or 'learn', or search some first"
+        )
     if not recipe.decay_identity:
         raise ValueError(
             f"with the method {method} identities are decayed as the kernels are: decay_identity is for searches"
@@ -90,6 +102,44 @@ def make_subject(
 
         return Subject(method=method, model=csla_model(model, planned, kernels, inplace=True))
     return Subject(method=method, model=model, plan=planned, kernels=kernels)
+
+
+def _check_learnable(method: Method, recipe: Recipe, *, drawn: bool) -> None:
+    for fits, wanted in (
+        (method == "repopt", f"are for the method repopt, not for {method}"),
+        (drawn, "come with kernels of their own, which are drawn: leave --weights out"),
+        (recipe.decay_identity, "go on as a plain model, whose diagonal is decayed: leave decay_identity on"),
+        (recipe.rules == "both", "follow both rules: leave rules out"),
+    ):
+        if not fits:
+            raise ValueError(f"scales that are learned {wanted}")
+
+
+def frozen(subject: Subject, optimizer: Optimizer, scales: Mapping[str, Mapping[str, Tensor]] | None = None) -> Subject:
+    """The plain model that a search model goes on as; its optimizer is re-parameterized in place.
+
+    Args:
+        subject: the search model.
+        optimizer: the one that trains it.
+        scales: to freeze it with, instead of its own.
+    """
+    from repopt.surgery.conversion import search_blocks
+    from repopt.surgery.freezing import freeze
+
+    if scales is not None:
+        for name, block in search_blocks(subject.model).items():
+            block.take_(scales[name])
+    model, _, handle = freeze(subject.model, optimizer)
+    return Subject(method=subject.method, model=model, plan=handle.plan)
+
+
+def searched_scales(subject: Subject) -> dict[str, dict[str, Tensor]]:
+    """The scales of a search model as they are now, or those that a plain model was frozen with."""
+    from repopt.surgery.conversion import search_blocks
+
+    if subject.plan is not None and subject.plan.scales is not None:
+        return {name: dict(scales) for name, scales in subject.plan.scales.items()}
+    return {name: block.searched() for name, block in search_blocks(subject.model).items()}
 
 
 def make_optimizer(subject: Subject, recipe: Recipe, lr: float | Tensor, *, graph: bool = False) -> Optimizer:

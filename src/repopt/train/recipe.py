@@ -66,7 +66,7 @@ BOUNDS: Mapping[str, Bound] = {
     **dict.fromkeys(("warmup_epochs", "warmup_lr", "weight_decay", "mixup"), _NOT_NEGATIVE),
     **dict.fromkeys(("momentum", "label_smoothing", "ema", "dropout", "erasing"), _SHARE),
     "color_jitter": Bound(low=0, high=1),
-    "eval_share": Bound(low=0, high=1, above=True),
+    **dict.fromkeys(("eval_share", "freeze_at"), Bound(low=0, high=1, above=True)),
     "crop_padding": Bound(low=0, high=8192),
     "workers": Bound(low=0, high=4096),
     "start": Bound(low=-_LARGE, high=_LARGE),
@@ -111,6 +111,7 @@ class Recipe:
         identity: where the imagined identities start.
         rules: which of the method's two rules are followed; one alone is an ablation and equals no block.
         start: where a search's scales start: sqrt(2/l) counted as the `authors` or the `paper` do, or a number.
+        freeze_at: with scales that are learned: the share of the steps after which they are frozen, 0.1 unless given.
         precision: of the forward and backward pass.
         channels_last: memory format of weights and images; on CUDA unless given.
         compile: torch.compile the model; on CUDA unless given.
@@ -155,6 +156,7 @@ class Recipe:
     identity: IdentityStart = "searched"
     rules: Rules = "both"
     start: Counting | float = "authors"
+    freeze_at: float | None = None
     precision: Precision = "fp32"
     channels_last: bool | None = None
     compile: bool | None = None
@@ -243,6 +245,13 @@ def lr_at(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
     if step < warmup:
         return lowest + (highest - lowest) * (step + 1) / (warmup + 1)
     return highest * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, total - warmup)))
+
+
+def freeze_step(recipe: Recipe, steps_per_epoch: int) -> float:
+    """The step, counted from 0, before which scales that are learned are frozen; infinity for those of a search."""
+    if recipe.freeze_at is None:
+        return math.inf
+    return max(1, round(recipe.freeze_at * recipe.epochs * steps_per_epoch))
 
 
 def on_cuda_unless_given(switch: bool | None, device: torch.device) -> bool:

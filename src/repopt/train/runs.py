@@ -2,9 +2,9 @@
 
 recipe.json, run.json     the resolved recipe; model, method, data, hardware, versions, seed, date
 metrics.jsonl             one line per epoch
-scales.jsonl              for a search, the mean of each branch's scales after each epoch
+scales.jsonl              the mean of each branch's scales after each epoch, for a search or scales that are learned
 checkpoint.pt             the last state, to resume from; checkpoint.previous.pt is the one before
-scales.safetensors        of RepOpt from the start, of a search when it is done
+scales.safetensors        of RepOpt from the start; of a search, or scales that are learned, when it is done
 model.safetensors, model_ema.safetensors, config.json, summary.json, report.html      when it is done
 tensorboard/              where tensorboard is installed
 

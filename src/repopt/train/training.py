@@ -24,12 +24,13 @@ from repopt.plans.scales import Scales
 from repopt.train.checkpoint import has_checkpoint, read_origin
 from repopt.train.distributed import World, joined
 from repopt.train.loop import Trainer
-from repopt.train.methods import METHODS, Method, Subject, counterpart, make_subject
+from repopt.train.methods import LEARN, METHODS, Method, Subject, counterpart, make_subject, searched_scales
 from repopt.train.progress import Clock
 from repopt.train.recipe import Recipe, on_cuda_unless_given
 from repopt.train.records import read_info, read_json
 from repopt.train.runs import RunFolder, run_recipe
 
+_FREEZE_AT = 0.1  # of the steps
 _OF_BROKEN = ("broken", "data_digest", "data_listing", "train_images", "val_images")  # changed by `--broken skip`
 
 
@@ -42,7 +43,7 @@ class Job:
         model: the name of the plain model.
         data: as `load_data` takes it.
         recipe: how.
-        scales: of the imagined blocks.
+        scales: of the imagined blocks; `learn` searches them in the first part of the training.
         weights: a checkpoint to start from, instead of drawing weights.
         limit: keep that many images.
         broken: what to do with images that cannot be decoded.
@@ -73,6 +74,7 @@ def train_run(
         quiet: show no progress.
     """
     out = Path(out)
+    job = job if resume else _with_freeze(job)
     with joined(device) as (world, chosen):
         folders: list[RunFolder] = []
 
@@ -120,11 +122,20 @@ def _train(
         trainer.resume()
     summary = trainer.fit()
     if folder is not None:
-        if job.method == "search":
-            _save_searched(job, subject, folder, {**info, "val_accuracy": summary["val_accuracy"]})
+        if job.method == "search" or job.scales == LEARN:
+            _save_searched(job, trainer.subject, folder, {**info, "val_accuracy": summary["val_accuracy"]})
         _write_model(job, data, trainer, folder)
         folder.write("summary.json", summary)
     return world.shared(lambda: summary)
+
+
+def _with_freeze(job: Job) -> Job:
+    """The job, with the share of the training after which scales that are learned are frozen."""
+    if job.scales != LEARN and job.recipe.freeze_at is not None:
+        raise ValueError("freeze_at is for scales that are learned in the training: give --scales learn as well")
+    if job.scales != LEARN or job.recipe.freeze_at is not None:
+        return job
+    return dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, freeze_at=_FREEZE_AT))
 
 
 def build(job: Job, data: DataSet, device: torch.device) -> Subject:
@@ -171,6 +182,7 @@ def _recorded(job: Job, out: Path) -> Job:
     """The job that a run folder was started with."""
     run, recipe = read_info(out), run_recipe(out)
     scales = out / "scales.safetensors"
+    has_scales = scales.exists() and run.method != "search"
     # without a checkpoint the run starts over, from the weights that it was given
     weights = None if run.weights is None or has_checkpoint(out) else Path(run.weights)
     return dataclasses.replace(
@@ -183,7 +195,7 @@ def _recorded(job: Job, out: Path) -> Job:
         options=tuples(run.options),
         recipe=recipe,
         weights=weights,
-        scales=Scales.load(scales) if scales.exists() and run.method != "search" else None,
+        scales=LEARN if recipe.freeze_at else Scales.load(scales) if has_scales else None,
     )
 
 
@@ -233,7 +245,7 @@ def _info(job: Job, data: DataSet, subject: Subject, device: torch.device, world
 
 def _write_start(job: Job, folder: RunFolder, info: dict[str, Any]) -> None:
     folder.write("run.json", {"id": uuid.uuid4().hex, **info})
-    if job.method in ("repopt", "csla"):
+    if job.method in ("repopt", "csla") and job.scales != LEARN:
         planned = plan(create_model(job.model, **job.options), scales=job.scales)
         if planned.scales is not None:
             # wherever they were read from, they are at hand to resume with
@@ -242,17 +254,15 @@ def _write_start(job: Job, folder: RunFolder, info: dict[str, Any]) -> None:
 
 
 def _save_searched(job: Job, subject: Subject, folder: RunFolder, info: dict[str, Any]) -> None:
-    """Writes the scales that a search found, with their provenance."""
-    from repopt.surgery.conversion import extract_scales
-
+    """Writes the scales that a search, or the first part of a training, found, with their provenance."""
     provenance = {"run": json.dumps(info), "recipe": json.dumps(dataclasses.asdict(job.recipe))}
-    Scales(extract_scales(subject.model), provenance).save(folder.path / "scales.safetensors")
+    Scales(searched_scales(subject), provenance).save(folder.path / "scales.safetensors")
 
 
 def _write_model(job: Job, data: DataSet, trainer: Trainer, folder: RunFolder) -> None:
     """Writes the model, its moving average where there is one, and what it takes to load them."""
     model = trainer.subject.model
-    if job.method in ("search", "csla"):
+    if trainer.subject.searching or job.method == "csla":
         from repopt.surgery.conversion import merge
 
         model = merge(model)

@@ -1,0 +1,298 @@
+"""A search model that is frozen, and the plain model that it becomes, take the same steps from then on."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import repopt
+from repopt import Conv, Identity, Linear
+from repopt.surgery.conversion import search_blocks
+
+
+class Normed(nn.Module):
+    """Strided, depthwise, grouped and dilated convolutions, biases, norms, and two Linears, one of them not planned."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, stride=2, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(8)
+        self.depthwise = nn.Conv2d(8, 8, 3, padding=1, groups=8, bias=False)
+        self.grouped = nn.Conv2d(8, 8, 3, padding=1, groups=2)
+        self.late = nn.GroupNorm(2, 8)
+        self.dilated = nn.Conv2d(8, 8, 5, padding=4, dilation=2, padding_mode="reflect")
+        self.fc = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x):
+        x = self.norm(self.stem(x)).relu()
+        x = self.late(self.grouped(self.depthwise(x))).relu()
+        return self.head(self.fc(self.dilated(x).relu().mean((2, 3))))
+
+
+BRANCHES = {
+    "stem": [Conv(3), Conv(1), Identity()],
+    "depthwise": [Conv(3), Identity()],
+    "grouped": [Conv(3), Conv(1, groups=4), Identity()],
+    "dilated": [Conv(3, dilation=2), Conv(3), Conv(1)],  # none of them covers it
+    "fc": [Linear(), Identity()],
+}
+NETS = {
+    "vgg": lambda: (repopt.create_model("repopt_vgg_nano", num_classes=5), None),
+    "ghost": lambda: (repopt.create_model("repopt_ghostnet_050", num_classes=5, dropout=0), None),
+    "own": lambda: (Normed(), BRANCHES),
+}
+NESTEROV = {"momentum": 0.9, "nesterov": True}
+DAMPED = {"momentum": 0.8, "nesterov": False, "dampening": 0.3, "maximize": True}
+
+
+def searching(kind="own"):
+    """A search model in float64 whose scales are all different."""
+    torch.manual_seed(0)
+    net, branches = NETS[kind]()
+    net.double()
+    search = repopt.search_model(net, repopt.plan(net, branches))
+    with torch.no_grad():
+        for block in search_blocks(search).values():
+            for scale in (*block.scales.values(), *(k for k in block.kernels.values() if k.ndim == 1)):
+                scale.mul_(1 + 0.2 * torch.randn_like(scale))
+    return search
+
+
+def sgd(model, **options):
+    return torch.optim.SGD(repopt.decay_groups(model, 1e-2), **{"lr": 0.01, **NESTEROV, **options})
+
+
+def take_steps(model, optimizer, steps, size=32, after=lambda: None):
+    for step in steps:
+        draw = torch.Generator().manual_seed(step)
+        x = torch.randn(8, 3, size, size, generator=draw, dtype=torch.float64)
+        loss = nn.functional.cross_entropy(model(x), torch.randint(5, (8,), generator=draw))
+        optimizer.zero_grad()
+        (-loss if optimizer.param_groups[0].get("maximize") else loss).backward()
+        optimizer.step()
+        after()
+
+
+def without_scales(search, optimizer):
+    """A copy of both, whose scales are no longer trained: what the plain model must equal."""
+    search, optimizer = copy.deepcopy((search, optimizer))
+    optimizer.zero_grad()
+    for block in search_blocks(search).values():
+        block.scales.requires_grad_(False)
+    return search, optimizer
+
+
+def assert_equal(plain, frozen):
+    """The weights of the plain model are those of the frozen search model's branches, merged."""
+    found, wanted = plain.state_dict(), repopt.merge(frozen).state_dict()
+    assert list(found) == list(wanted)
+    for name, value in wanted.items():
+        assert float((found[name] - value).abs().max()) <= 1e-12 * max(1.0, float(value.abs().max())), name
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("own", {**NESTEROV, "lr": 0.05}),
+        ("own", {**DAMPED, "lr": 0.05}),
+        ("vgg", NESTEROV),
+        pytest.param("vgg", DAMPED, marks=pytest.mark.slow),
+        ("ghost", {**NESTEROV, "lr": 0.001}),
+        pytest.param("ghost", {**DAMPED, "lr": 0.001}, marks=pytest.mark.slow),
+    ],
+)
+def test_thirty_steps_after_the_freeze_the_plain_model_is_the_search_model_with_fixed_scales(kind, options):
+    size = 32 if kind == "own" else 64  # a norm over a few values only would magnify rounding
+    search = searching(kind)
+    optimizer = sgd(search, **options)
+    take_steps(search, optimizer, range(3), size)
+    frozen, reference = without_scales(search, optimizer)
+    scales = repopt.extract_scales(search)
+    model, same, handle = repopt.freeze(search, optimizer)
+    assert model is search
+    assert same is optimizer
+    assert (handle.route, handle.exact, handle.plan.scales) == ("grad", True, scales)
+    assert_equal(model, frozen)
+    take_steps(model, optimizer, range(3, 33), size)
+    take_steps(frozen, reference, range(3, 33), size)
+    assert_equal(model, frozen)
+
+
+@pytest.mark.parametrize(
+    ("rule", "route"),
+    [
+        (lambda params: torch.optim.SGD(params, lr=0.05), "grad"),  # without a momentum there is no state
+        (lambda params: torch.optim.ASGD(params, lr=0.05, t0=2, weight_decay=1e-2), "grad"),
+        (lambda params: torch.optim.AdamW(params, lr=1e-3, amsgrad=True), "branch"),
+        (lambda params: torch.optim.Adam(params, lr=1e-3, weight_decay=1e-2, fused=True), "branch"),
+        (lambda params: torch.optim.RAdam(params, lr=1e-3), "branch"),
+    ],
+    ids=["sgd", "asgd", "adamw", "adam", "radam"],
+)
+def test_every_rule_goes_on_as_it_would_have(rule, route):
+    """Those that are not linear keep the state of each branch, second moments included."""
+    search = searching()
+    optimizer = rule(search.parameters())
+    take_steps(search, optimizer, range(8))
+    frozen, reference = without_scales(search, optimizer)
+    model, _, handle = repopt.freeze(search, optimizer)
+    assert (handle.route, handle.exact) == (route, True)
+    take_steps(model, optimizer, range(8, 38))
+    take_steps(frozen, reference, range(8, 38))
+    assert_equal(model, frozen)
+
+
+def test_a_model_that_is_one_operator_can_be_frozen():
+    """The block is the whole model, so another module takes its place."""
+    net = nn.Conv2d(3, 3, 3, padding=1).double()
+    search = repopt.search_model(net, repopt.plan(net, {"^$": [Conv(3), Identity()]}))
+    optimizer = torch.optim.SGD(search.named_parameters(), lr=0.1, **NESTEROV)
+    take_steps(lambda x: search(x).flatten(1), optimizer, range(3))
+    frozen, reference = without_scales(search, optimizer)
+    model, optimizer, _ = repopt.freeze(search, optimizer)
+    assert optimizer.param_groups[0]["param_names"] == ["weight", "bias"]
+    take_steps(lambda x: model(x).flatten(1), optimizer, range(3, 33))
+    take_steps(lambda x: frozen(x).flatten(1), reference, range(3, 33))
+    assert_equal(model, frozen)
+
+
+def test_a_model_that_was_never_stepped_can_be_frozen():
+    search = searching()
+    optimizer = sgd(search)
+    frozen, reference = without_scales(search, optimizer)
+    take_steps(repopt.freeze(search, optimizer)[0], optimizer, range(5))
+    take_steps(frozen, reference, range(5))
+    assert_equal(search, frozen)
+
+
+@pytest.mark.parametrize("given", ["the model", "what torch.compile returned"])
+def test_a_compiled_model_is_compiled_again(given):
+    search = searching()
+    optimizer = sgd(search)
+    compiled = torch.compile(search, backend="eager")
+    take_steps(compiled, optimizer, range(2))
+    frozen, reference = without_scales(search, optimizer)
+    model, _, handle = repopt.freeze(search if given == "the model" else compiled, optimizer)
+    assert model is (search if given == "the model" else compiled)
+    assert handle.plan.operators == tuple(BRANCHES)
+    take_steps(compiled, optimizer, range(2, 8))
+    take_steps(frozen, reference, range(2, 8))
+    assert_equal(search, frozen)
+
+
+def test_schedulers_and_a_grad_scaler_go_on_and_scales_with_a_group_of_their_own_leave_it_empty():
+    search = searching()
+    scales = [scale for block in search_blocks(search).values() for scale in block.scales.values()]
+    ours = set(map(id, scales))
+    groups = repopt.decay_groups(search, 1e-2)
+    for group in groups:
+        group["params"] = [param for param in group["params"] if id(param) not in ours]
+    optimizer = torch.optim.SGD([{"params": scales, "lr": 0.1}, *groups], lr=0.05, **NESTEROV)
+    schedule, scaler = torch.optim.lr_scheduler.OneCycleLR(optimizer, [0.2, 0.1, 0.1], 40), torch.amp.GradScaler("cpu")
+
+    def step_scaled(model, optimizer, schedule, steps):
+        for step in steps:
+            x = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
+            optimizer.zero_grad()
+            scaler.scale(model(x).square().mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            schedule.step()
+
+    step_scaled(search, optimizer, schedule, range(5))
+    frozen, reference, follower = copy.deepcopy((search, optimizer, schedule))
+    for block in search_blocks(frozen).values():
+        block.scales.requires_grad_(False)
+    model, optimizer, _ = repopt.freeze(search, optimizer)
+    step_scaled(model, optimizer, schedule, range(5, 35))
+    step_scaled(frozen, reference, follower, range(5, 35))
+    assert [group["params"] for group in optimizer.param_groups[:1]] == [[]]
+    assert schedule.get_last_lr() == follower.get_last_lr()
+    assert [group["lr"] for group in optimizer.param_groups] == schedule.get_last_lr()
+    assert_equal(model, frozen)
+
+
+@pytest.mark.parametrize("rule", [sgd, lambda model: torch.optim.AdamW(model.named_parameters(), lr=1e-3)])
+def test_what_was_saved_after_the_freeze_goes_on_in_a_plain_model(rule, tmp_path):
+    """Bit for bit, with the optimizer that a plain model gets, and the scales from their file."""
+    search = searching()
+    optimizer = rule(search)
+    take_steps(search, optimizer, range(3))
+    model, optimizer, handle = repopt.freeze(search, optimizer)
+    take_steps(model, optimizer, range(3, 6))
+    handle.plan.scales.save(tmp_path / "scales.safetensors")
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "saved.pt")
+    take_steps(model, optimizer, range(6, 12))
+
+    plain = Normed().double()
+    plan = repopt.plan(plain, BRANCHES, scales=tmp_path / "scales.safetensors")
+    resumed = rule(plain)
+    assert [group.get("param_names") for group in resumed.param_groups] == [
+        group.get("param_names") for group in optimizer.param_groups
+    ]
+    saved = torch.load(tmp_path / "saved.pt", weights_only=True)
+    plain.load_state_dict(saved["model"])
+    repopt.attach(resumed, plan)
+    resumed.load_state_dict(saved["optimizer"])
+    take_steps(plain, resumed, range(6, 12))
+    for name, weight in model.state_dict().items():
+        assert torch.equal(plain.state_dict()[name], weight), name
+
+
+def apart(search):
+    """Identities without decay, which the plain model's diagonal has."""
+    return torch.optim.SGD(repopt.decay_groups(search, 1e-2, identity=False), lr=0.1)
+
+
+def attached(search):
+    net = nn.Conv2d(3, 3, 3)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    repopt.attach(optimizer, repopt.plan(net, {"": [Conv(3)]}, scales="ones"))
+    return optimizer
+
+
+def partly(search):
+    return torch.optim.SGD([param for name, param in search.named_parameters() if "identity" not in name], lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (apart, r"'depthwise' are trained with different options \(weight_decay\), .*: group them alike, as repopt"),
+        (partly, "not all kernels of 'depthwise' are trained by this optimizer: give freeze the optimizer that"),
+        (lambda search: torch.optim.SGD(nn.Linear(2, 2).parameters()), "not all kernels of 'stem' are trained by this"),
+        (attached, "attached to a plan already"),
+        (lambda search: torch.optim.LBFGS(search.parameters()), "LBFGS cannot be attached"),
+    ],
+)
+def test_an_optimizer_that_cannot_go_on_is_refused_and_nothing_is_changed(make, words):
+    search = searching()
+    optimizer = make(search)
+    before = [list(group["params"]) for group in optimizer.param_groups]
+    with pytest.raises(ValueError, match=words):
+        repopt.freeze(search, optimizer)
+    assert len(search_blocks(search)) == 5
+    for group, params in zip(optimizer.param_groups, before, strict=True):
+        assert list(map(id, group["params"])) == list(map(id, params))
+
+
+def test_what_is_no_search_model_is_refused():
+    net = Normed()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="this Normed holds no trained scales"):
+        repopt.freeze(net, optimizer)
+    with pytest.raises(TypeError, match="freeze takes a model, not a SGD"):
+        repopt.freeze(optimizer, net)
+
+
+def test_an_operator_whose_kernels_are_not_trained_stays_so():
+    search = searching()
+    search.grouped.requires_grad_(False)
+    optimizer = sgd(search)
+    model, _, _ = repopt.freeze(search, optimizer)
+    before = model.grouped.weight.clone()
+    take_steps(model, optimizer, range(3))
+    assert not model.grouped.weight.requires_grad
+    assert torch.equal(model.grouped.weight, before)
