@@ -32,7 +32,8 @@ def _quantized(training: Training, scope: Scope, seed: int, workshop: Workshop) 
         job = QuantizeJob(method=method, setting=setting, epochs=5, limit=scope.limit)  # epochs of QAT
         with TemporaryDirectory() as folder, workshop.sharing():
             at: dict[str, Any] = {"out": Path(folder, "int8"), "device": workshop.chosen_device}
-            lines.append(quantize_run(run, job, quiet=workshop.quiet, **at).record)
+            record = quantize_run(run, job, quiet=workshop.quiet, **at).record
+        lines.append({**record, "train_accuracy": figures_of(run)["train_accuracy"]})
     return lines
 
 
@@ -51,7 +52,7 @@ TABLE8 = Table(
     trainings=[_b0(method, _quantized) for method in _METHODS],
     figures=(
         *("method", "weights", "calibrator", "qat_epochs", "qat_lr", "form", "float_accuracy", "int8_accuracy"),
-        *("drop", "images", "val_images", "epochs", "kernel", *ENVIRONMENT),
+        *("drop", "train_accuracy", "images", "val_images", "epochs", "kernel", *ENVIRONMENT),
     ),
     by=("trained_by",),
     order={"trained_by": _METHODS},
@@ -84,7 +85,7 @@ TABLE_C = Table(
     title="Appendix C: the spread of a kernel",
     keys=("trained_by", "model", "seed"),
     trainings=[_b0(method, _kernels) for method in ("repvgg", "repopt")],
-    figures=("layer", "stage", *POSITIONS, *_AT_INIT, "epochs", "kernel", *ENVIRONMENT),
+    figures=("layer", "stage", *POSITIONS, *_AT_INIT, "train_accuracy", "epochs", "kernel", *ENVIRONMENT),
     by=("trained_by", "stage"),
     order={"trained_by": ("repvgg", "repopt"), "stage": _STAGES},
     columns=[

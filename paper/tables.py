@@ -15,7 +15,7 @@ from paper.jobs import SEARCH_SEED, SEARCHED_AGAIN, Lines, Scope, Training
 from paper.view import View, read_rows
 from paper.workshop import FIGURES, Workshop
 from repopt.device import commit, environment
-from repopt.files import append_csv
+from repopt.files import append_csv, are_some_of
 from repopt.train.loop import DivergedError
 
 # {what a user types: where it is declared}, in the order of docs/results.md
@@ -98,7 +98,7 @@ def reproduce(table: Table, scope: Scope, workshop: Workshop, path: Path, only: 
         if isinstance(each, Training) and each.data:
             scope.data(each.data)  # or say which is missing
     columns = next(csv.reader(path.read_text().splitlines()), []) if path.exists() else []
-    if columns and columns != table.header:  # said now, rather than after minutes of training
+    if not are_some_of(columns, table.header):  # said now, rather than after minutes of training
         raise ValueError(f"{str(path)!r} has different columns from {path.stem}: give another --out")
     left, standing = rows_left(table, scope, path, only)
     print(f"{table.title}: {standing} rows stand in {path}, {len(left)} to go")

@@ -58,7 +58,7 @@ def groups(rows: Iterable[Record], *columns: str) -> dict[tuple[str, ...], list[
 
 
 def values(rows: Iterable[Record], column: str = "val_accuracy") -> list[float]:
-    return [float(row[column]) for row in rows if row[column]]
+    return [float(row[column]) for row in rows if row.get(column)]
 
 
 def mean(rows: Iterable[Record], column: str = "val_accuracy") -> float:

@@ -57,8 +57,7 @@ class Workshop:
         diverged = out / "diverged.json"
         if diverged.exists():
             raise DivergedError(json.loads(diverged.read_text()))
-        if torch.cuda.is_available():  # what earlier runs compiled goes: each is measured as if it were the first
-            torch.compiler.reset()
+        if torch.cuda.is_available():  # the memory of earlier runs; what they compiled serves this one, too
             gc.collect()
             torch.cuda.empty_cache()
         try:
@@ -104,7 +103,7 @@ class Workshop:
 # what a training measured and on what, as columns; not its speed, as several processes may have shared the device
 ENVIRONMENT = ("hardware", "threads", "python", "torch", "date")
 FIGURES = (
-    *("val_accuracy", "outcome", "parameters", "scales_digest"),
+    *("val_accuracy", "train_accuracy", "outcome", "parameters", "scales_digest"),
     *("epochs", "batch_size", "lr", "kernel", "identity", "precision"),
     *("train_images", "val_images", "size", "data_digest", "repopt", "commit", *ENVIRONMENT),
 )
@@ -115,7 +114,8 @@ def figures_of(run: Path) -> dict[str, Any]:
     info, recipe, summary = (read_json(run, f"{name}.json") for name in ("run", "recipe", "summary"))
     scales = run / "scales.safetensors"
     digest = digest_of(Scales.load(scales)) if scales.exists() else None
-    found = {**summary, **info, **recipe, "outcome": "finished", "scales_digest": digest, "size": info["image_size"]}
+    found = {"train_accuracy": None, **summary, **info, **recipe}  # which older runs did not keep
+    found |= {"outcome": "finished", "scales_digest": digest, "size": info["image_size"]}
     return {name: found[name] for name in FIGURES}
 
 

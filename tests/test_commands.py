@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 
 from repopt.cli import main
 from repopt.cli.demo import _averages
@@ -98,6 +99,8 @@ def test_the_commands_in_this_process(tmp_path, capsys, monkeypatch):
         ["search", *tiny, "--out", "s.safetensors"],
         ["train", *tiny, "--scales", "s.safetensors", "--out", "run", "--strides", "2", "2", "1", "2", "1"],
         ["eval", "run", "--device", "cpu"],
+        ["train", *tiny, "--se", "--out", "gated"],
+        ["eval", "gated", "--device", "cpu"],
         ["report", "s", "run"],
     ):
         with pytest.raises(SystemExit) as done:
@@ -107,6 +110,9 @@ def test_the_commands_in_this_process(tmp_path, capsys, monkeypatch):
     assert "scales: s.safetensors" in printed
     assert "accuracy" in printed
     assert json.loads((tmp_path / "run" / "config.json").read_text())["options"]["strides"] == [2, 2, 1, 2, 1]
+    gates = [name for name in load_file(tmp_path / "gated" / "model.safetensors") if ".se." in name]
+    assert len(gates) == 4 * len(Scales.load("repopt_vgg_nano"))  # two convolutions with a bias after each planned one
+    assert json.loads((tmp_path / "gated" / "run.json").read_text())["options"] == {"se": True}
 
 
 def other_scales(path):
@@ -133,6 +139,7 @@ BAD = {
     "out folder in use": ("train --scales ones --out trained", "there is a run in 'trained' already"),
     "nothing to resume": ("train --resume --out x", "there is no run in 'x' to resume"),
     "no scales": ("train --model repopt_ghostnet_130 --out x", "the method repopt needs scales"),
+    "no gates": ("train --model repopt_ghostnet_050 --se --out x", "repopt_ghostnet_050 has no option 'se'; it has"),
     "other strides": ("train --strides 1 1 1 1 1 --out x", "the method repopt needs scales"),
     "real branches": ("train --model repvgg_nano --out x", "give --model repopt_vgg_nano, and --method repvgg"),
     "scales of another size": ("train --scales repopt_vgg_b1 --out x", "searched for repopt_vgg_b1"),

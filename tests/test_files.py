@@ -141,6 +141,16 @@ def test_other_columns_do_not_go_into_the_same_file(tmp_path):
         append_csv(tmp_path / "a.csv", [{"images": 1}])
 
 
+def test_a_file_that_lacks_a_column_gets_it_and_keeps_its_rows(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text('seed,ms\n0,"1,5"\n')
+    append_csv(path, [{"seed": 1, "loss": 0.5, "ms": 2}])
+    assert path.read_text() == 'seed,loss,ms\n0,,"1,5"\n1,0.5,2\n'
+    with pytest.raises(ValueError, match=r"a\.csv' has different columns"):
+        append_csv(path, [{"loss": 1, "seed": 0, "ms": 1, "more": 1}])  # in another order
+    assert path.read_text() == 'seed,loss,ms\n0,,"1,5"\n1,0.5,2\n'
+
+
 def test_a_file_that_was_left_empty_gets_its_header(tmp_path):
     (tmp_path / "a.csv").touch()
     append_csv(tmp_path / "a.csv", [{"ms": 1}])

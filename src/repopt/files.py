@@ -137,6 +137,8 @@ def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
 def append_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
     """Appends rows to a CSV file, with a header if it is new; processes that append at the same time take turns.
 
+    A file that lacks some of the columns, as an earlier version wrote it, gets them; its own rows are empty there.
+
     Raises:
         ValueError: the file has other columns.
     """
@@ -145,7 +147,7 @@ def append_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
     columns = list(rows[0])
     path.parent.mkdir(parents=True, exist_ok=True)
     # beside the file, where every process and machine finds it; removing it would let two in at once
-    with FileLock(path.with_name(f".{path.name}.lock")), path.open("a+b", buffering=0) as file:
+    with FileLock(path.with_name(f".{path.name}.lock")), _with_columns(path, columns).open("a+b", buffering=0) as file:
         file.seek(0)
         header = next(csv.reader([file.readline().decode()]), [])
         if header and header != columns:
@@ -159,6 +161,25 @@ def append_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
         if file.write(data) != len(data):  # in one write: a process that is killed leaves all rows, or none
             file.truncate(end)
             raise OSError(f"{str(path)!r} could not take all rows: is the disk full?")
+
+
+def are_some_of(columns: Sequence[str], wanted: Sequence[str]) -> bool:
+    """Whether the columns of a file are among these and in their order, so that it can get the others."""
+    return [*columns] == [name for name in wanted if name in columns]
+
+
+def _with_columns(path: Path, columns: list[str]) -> Path:
+    """The file, written anew if it lacks some of the columns."""
+    if path.exists():
+        with path.open(newline="") as file:
+            reader = csv.DictReader(file)
+            header, rows = list(reader.fieldnames or columns), list(reader)
+        if header != columns and are_some_of(header, columns):
+            with replacing(path) as unfinished, unfinished.open("w", newline="") as file:
+                writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(rows)
+    return path
 
 
 _MOST_TEXT = 1 << 28

@@ -5,6 +5,7 @@ from torch.nn.functional import pad
 import torchvision_shim  # noqa: F401
 from repopt.data.augment import Augmentation, apply, crop_box, draw, mirrored, scaled, scaling
 
+SCALING = scaling((0.4, 0.5, 0.6), (0.2, 0.25, 0.3), torch.device("cpu"))
 FLIP, TOP, LEFT, AREA, ASPECT, BRIGHTNESS, CONTRAST, SATURATION = range(8)
 
 
@@ -13,7 +14,7 @@ def generator(seed=0):
 
 
 def augment(pixels, augmentation, size, generator):
-    return apply(pixels, draw(len(pixels), generator), augmentation, size)
+    return apply(pixels, draw(len(pixels), generator), augmentation, size, scaling=SCALING)
 
 
 def noise(count, side=12):
@@ -50,9 +51,9 @@ def test_rows_choose_images_and_nothing_else():
         Augmentation(resized_crop=(0.2, 1.0), flip=True, color_jitter=0.3, erasing=0.5),
     ):
         for size in (12, 9):
-            chosen = apply(pixels, draws, augmentation, size, rows)
+            chosen = apply(pixels, draws, augmentation, size, rows, SCALING)
             assert chosen.shape == (5, 3, size, size)
-            assert torch.equal(chosen, apply(pixels[rows], draws, augmentation, size))
+            assert torch.equal(chosen, apply(pixels[rows], draws, augmentation, size, scaling=SCALING))
 
 
 def test_boxes_have_the_drawn_area_an_aspect_in_range_and_lie_inside():
@@ -106,11 +107,13 @@ def test_colours_are_jittered_as_torchvision_adjusts_them():
         assert (result / 255).allclose(expected, atol=2e-3)  # torchvision's weights of grey have one digit more
 
 
-def test_erasing_paints_one_box_with_the_mean_and_touches_nothing_else():
+@pytest.mark.parametrize("paint", ["mean", "noise"])
+def test_erasing_paints_one_box_and_touches_nothing_else(paint):
     pixels = noise(500, side=16)
     draws = draw(500, generator())
     plain = apply(pixels, draws, Augmentation(crop_padding=2, flip=True), 16).float()
-    erased = apply(pixels, draws, Augmentation(crop_padding=2, flip=True, erasing=0.4), 16)
+    erasing = Augmentation(crop_padding=2, flip=True, erasing=0.4, erasing_with=paint)
+    erased = apply(pixels, draws, erasing, 16, scaling=SCALING)
     changed = (erased != plain).any(1)
     share = changed.flatten(1).float().mean(1)
     assert 0.33 < (share > 0).float().mean() < 0.47
@@ -118,8 +121,43 @@ def test_erasing_paints_one_box_with_the_mean_and_touches_nothing_else():
     for image, before, box in zip(erased, plain, changed, strict=True):
         if box.any():
             rows, columns = box.any(1).nonzero(), box.any(0).nonzero()
-            inside = image[:, rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]
-            assert inside.allclose(before.mean((1, 2))[:, None, None].expand_as(inside))
+            whole = torch.zeros_like(box)
+            whole[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1] = True
+            assert torch.equal(whole, box)
+            if paint == "mean":
+                assert image[:, box].allclose(before.mean((1, 2))[:, None].expand(3, int(box.sum())))
+
+
+def erased_noise(draws, side=32):
+    """The normalized noise of images that are erased, and of no other pixels."""
+    pixels = torch.zeros(len(draws), 3, side, side, dtype=torch.uint8)
+    erasing = Augmentation(erasing=1.0)
+    batch = apply(pixels, draws, erasing, side, scaling=SCALING)
+    return [scaled(image, *SCALING)[:, image.ne(0).any(0)] for image in batch]
+
+
+def test_the_noise_is_standard_normal_after_normalization_and_each_images_own():
+    """As timm's RandomErasing in the mode `pixel`, which works on normalized images."""
+    boxes = erased_noise(draw(400, generator()))
+    values = torch.cat([box.flatten() for box in boxes]).double()
+    assert len(values) > 100_000
+    assert abs(values.mean()) < 0.02
+    assert abs(values.std() - 1) < 0.02
+    assert abs((values**4).mean() - 3) < 0.1  # a normal distribution's
+    assert abs((values[1:] * values[:-1]).mean()) < 0.02  # of neighbours
+    assert all(abs(torch.corrcoef(box)[0, 1:]).max() < 0.5 for box in boxes if box.shape[1] > 200)  # of channels
+    assert len({box.flatten()[0].item() for box in boxes}) > 390
+
+
+def test_the_noise_follows_from_the_row_alone():
+    draws = draw(6, generator())
+    together, again = erased_noise(draws), erased_noise(draws[3:])
+    assert all(map(torch.equal, together[3:], again))
+
+
+def test_noise_needs_to_know_the_normalization():
+    with pytest.raises(ValueError, match="give scaling"):
+        apply(noise(2), draw(2, generator()), Augmentation(erasing=0.5), 12)
 
 
 def test_other_sides_are_resized_before_they_are_cropped():
@@ -133,7 +171,8 @@ def test_other_sides_are_resized_before_they_are_cropped():
 def test_grey_images_are_augmented_too():
     pixels = noise(4)[:, :1]
     everything = Augmentation(resized_crop=(0.3, 1.0), flip=True, color_jitter=0.2, erasing=1.0)
-    assert augment(pixels, everything, 12, generator()).shape == (4, 1, 12, 12)
+    grey = scaling((0.5,), (0.2,), torch.device("cpu"))
+    assert apply(pixels, draw(4, generator()), everything, 12, scaling=grey).shape == (4, 1, 12, 12)
 
 
 @pytest.mark.parametrize("kind", [torch.uint8, torch.float32])
@@ -156,6 +195,8 @@ def test_normalized_pixels_have_the_mean_and_deviation_taken_out(kind):
         ({"randaugment": (2, 31)}, "a level of 1 to 30"),
         ({"color_jitter": 1.5}, r"color_jitter must be in \[0, 1\], not 1.5"),
         ({"erasing": -0.1}, "erasing must be"),
+        ({"erasing_with": "grey"}, "erasing_with is 'noise' or 'mean', not 'grey'"),
+        ({"randaugment_by": "timm"}, "randaugment_by is 'authors' or 'torchvision', not 'timm'"),
     ],
 )
 def test_augmentations_that_make_no_sense_are_refused(options, words):

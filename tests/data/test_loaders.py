@@ -123,6 +123,19 @@ def test_evaluation_at_another_side_resizes(data, size):
         assert torch.equal(pixels, scaled(data.val.pixels, *scaling(data.mean, data.std, CPU)))
 
 
+def test_evaluation_may_see_the_middle_alone(data):
+    ((seen, _),) = EvalBatches(data.val, batch_size=len(data.val), size=6, share=0.5, **PLAIN)
+    ((middle, _),) = EvalBatches(
+        Images(pixels=data.val.pixels[:, :, 3:9, 3:9], labels=data.val.labels),
+        batch_size=len(data.val),
+        size=6,
+        **PLAIN,
+    )
+    assert torch.equal(seen, middle)
+    with pytest.raises(ValueError, match=r"share must be more than 0 and at most 1, not 1\.1"):
+        EvalBatches(data.val, batch_size=6, size=6, share=1.1, **PLAIN)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

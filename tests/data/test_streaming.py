@@ -1,6 +1,7 @@
 import multiprocessing
 import os
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,9 +12,10 @@ from forked import fork
 from repopt.data import Augmentation, EvalBatches, TrainBatches
 from repopt.data.decoding import centre_crop, pillow, read_rgb
 from repopt.data.folder import read_folder
-from repopt.data.streaming import EVAL_SHARE, as_tensor
+from repopt.data.streaming import EARLIER_SHARE, as_tensor
 
 EVERYTHING = Augmentation(resized_crop=(0.3, 1.0), flip=True, randaugment=(2, 15), color_jitter=0.4, erasing=0.3)
+EARLIER = replace(EVERYTHING, randaugment_by="torchvision", erasing_with="mean")
 OPTIONS = {"size": 16, "mean": (0.0,) * 3, "std": (1 / 255,) * 3, "device": torch.device("cpu")}
 
 
@@ -44,7 +46,7 @@ def test_workers_and_a_late_start_change_nothing(files):
     assert same(list(batches.epoch(1)), epoch(files, number=1))
 
 
-@pytest.mark.parametrize("augmentation", [Augmentation(crop_padding=2, flip=True), EVERYTHING])
+@pytest.mark.parametrize("augmentation", [Augmentation(crop_padding=2, flip=True), EVERYTHING, EARLIER])
 def test_ranks_side_by_side_are_one_process(files, augmentation):
     ranks = [epoch(files, augmentation, rank=rank, world_size=3) for rank in range(3)]
     together = [tuple(map(torch.cat, zip(*step, strict=True))) for step in zip(*ranks, strict=True)]
@@ -53,7 +55,7 @@ def test_ranks_side_by_side_are_one_process(files, augmentation):
 
 @pytest.mark.parametrize(
     "augmentation",
-    [Augmentation(resized_crop=(0.3, 1.0)), Augmentation(flip=True), Augmentation(randaugment=(2, 15)), EVERYTHING],
+    [Augmentation(resized_crop=(0.3, 1.0)), Augmentation(flip=True), Augmentation(randaugment=(2, 15)), EARLIER],
 )
 def test_an_image_has_another_draw_in_another_epoch(files, augmentation):
     def by_image(batches):
@@ -73,14 +75,23 @@ def test_without_augmentation_training_sees_the_middle(files):
         assert label == int(files.labels[row])
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_evaluation_sees_the_middle_of_each_image_once_and_in_order(files, workers):
-    ranks = [EvalBatches(files, batch_size=4, rank=rank, world_size=2, workers=workers, **OPTIONS) for rank in (0, 1)]
+@pytest.mark.parametrize(("workers", "share"), [(0, 1.0), (1, 1.0), (0, 0.5), (0, None)])
+def test_evaluation_sees_the_middle_of_each_image_once_and_in_order(files, workers, share):
+    options = {"workers": workers, "share": share, **OPTIONS}
+    ranks = [EvalBatches(files, batch_size=4, rank=rank, world_size=2, **options) for rank in (0, 1)]
     seen = [list(rank) for rank in ranks]
     assert [len(rank) for rank in ranks] == [len(batches) for batches in seen] == [3, 2]
     pixels = torch.cat([seen[number % 2][number // 2][0] for number in range(5)])
-    expected = torch.stack([as_tensor(centre_crop(read_rgb(path), 16, EVAL_SHARE)) for path in files.paths])
+    expected = torch.stack([as_tensor(centre_crop(read_rgb(path), 16, share or EARLIER_SHARE)) for path in files.paths])
     assert torch.equal(pixels.round().byte(), expected)
+
+
+def test_evaluation_resizes_the_shorter_side_to_the_size_and_cuts_out_the_middle_unless_asked_for_less(files):
+    """As torchvision's Resize(size) and CenterCrop(size), which the authors' data/build.py composes."""
+    (seen, _), *_ = EvalBatches(files, batch_size=18, **OPTIONS)
+    for path, image in zip(files.paths, seen, strict=True):
+        resized = read_rgb(path).resize((20, 16), pillow().Resampling.BILINEAR)
+        assert (image - as_tensor(resized.crop((2, 0, 18, 16)))).abs().max() <= 1  # of rounding
 
 
 def test_torchs_own_generator_is_left_alone(files):
@@ -117,8 +128,9 @@ def test_a_worker_that_is_held_up_by_a_file_ends_with_the_process_that_is_killed
 
 def test_a_missing_plug_in_is_a_sentence(files, monkeypatch):
     monkeypatch.setitem(sys.modules, "torchvision.transforms", None)
-    with pytest.raises(ImportError, match=r"randaugment needs torchvision, .*: pip install 'repopt\[timm\]'"):
-        epoch(files)
+    epoch(files)  # the authors' needs no plug-in
+    with pytest.raises(ImportError, match=r"by torchvision needs it, .*: pip install 'repopt\[timm\]'"):
+        epoch(files, EARLIER)
     monkeypatch.setitem(sys.modules, "PIL", None)
     pillow.cache_clear()
     with pytest.raises(ImportError, match=r"decoded by Pillow, which is not installed: pip install 'repopt\[report\]'"):

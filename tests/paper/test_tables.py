@@ -8,9 +8,10 @@ import torch
 from elsewhere import Elsewhere, stay_at_a_square
 from made_up import QUICK, small_job, squares
 from paper.jobs import Scope, Training
-from paper.tables import Table, TableRow, reproduce, rows_left
-from paper.view import read_rows
+from paper.tables import Table, TableRow, reproduce, rows_left, table_named
+from paper.view import read_rows, values
 from paper.workshop import Workshop, figures_of
+from repopt.files import append_csv
 from repopt.train.loop import DivergedError
 
 
@@ -161,6 +162,20 @@ def test_a_training_that_diverges_is_an_outcome_and_is_not_tried_again(tmp_path)
     assert "not finite" in line["outcome"]
     assert (line["val_accuracy"], line["seed"], line["torch"]) == ("", "0", torch.__version__)
     assert rows_left(table, QUICK, path) == ([], 1)
+
+
+def test_a_row_goes_into_a_file_of_before_training_accuracies(tmp_path):
+    """Its own rows stay, and are shown as before."""
+    path, table = tmp_path / "zoo.csv", table_named("zoo")
+    old = {column: "" for column in table.header if column != "train_accuracy"}
+    append_csv(path, [{**old, "model": "repopt_vgg_b1", "recipe": "search", "seed": 0, "val_accuracy": 54.5}])
+    assert values(read_rows(path), "train_accuracy") == []
+    assert reproduce(table, QUICK, Workshop(folder=tmp_path / "runs", device="cpu"), path) == []
+    first, *measured = read_rows(path)
+    assert list(first) == table.header
+    assert (first["model"], first["val_accuracy"], first["train_accuracy"]) == ("repopt_vgg_b1", "54.5", "")
+    assert all(0 <= float(row["train_accuracy"]) <= 100 for row in measured)
+    assert len(measured) == len(table.rows(QUICK))
 
 
 def test_where_there_is_no_column_for_it_a_diverged_row_is_left_out_and_the_next_is_measured(workshop, path, capsys):

@@ -47,7 +47,14 @@ OTHER |= {
     "eval_size": 48,
     "eval_batch": 100,
 }
-OTHER |= {"workers": 2, "seed": 1}
+OTHER |= {
+    "freeze_at": 0.1,
+    "workers": 2,
+    "seed": 1,
+    "randaugment_by": "torchvision",
+    "erasing_with": "mean",
+    "eval_share": 0.875,
+}
 LONG = small_job(epochs=3, images=320, dropout=0.3)
 
 
@@ -89,9 +96,19 @@ def test_a_run_keeps_its_figures_but_not_its_weights(workshop):
     assert not kept & {"model.safetensors", "checkpoint.pt", "checkpoint.previous.pt"}
     figures = figures_of(run)
     assert tuple(figures) == FIGURES
-    assert figures["val_accuracy"] == metrics(run)[-1]["val_accuracy"]
+    for name in ("train_accuracy", "val_accuracy"):
+        assert figures[name] == metrics(run)[-1][name] is not None
     asked = ("epochs", "batch_size", "lr", "kernel", "identity", "precision", "train_images", "size")
     assert [figures[name] for name in asked] == [1, 16, 0.2, "authors", "searched", "fp32", 32, 16]
+
+
+def test_a_run_of_before_has_figures_but_for_its_training_accuracy(workshop):
+    run = workshop.run(small_job())
+    summary = json.loads((run / "summary.json").read_text())
+    del summary["train_accuracy"]
+    (run / "summary.json").write_text(json.dumps(summary))
+    figures = figures_of(run)
+    assert (figures["train_accuracy"], figures["val_accuracy"]) == (None, summary["val_accuracy"])
 
 
 def test_a_run_with_weights_has_a_folder_of_its_own(workshop):

@@ -173,7 +173,7 @@ def test_every_method_learns_what_it_is_shown(method):
 
 
 def test_a_run_evaluates_when_it_is_told_to_and_its_folder_holds_the_model(tmp_path):
-    recipe = dataclasses.replace(BASE, epochs=3, eval_every=2, eval_size=24, ema=0.5)
+    recipe = dataclasses.replace(BASE, epochs=3, eval_every=2, eval_size=24, eval_share=0.5, ema=0.5)
     job = Job(method="sgd", model="repopt_vgg_nano", data="fake:64,4,16", recipe=recipe)
     summary = train_run(job, tmp_path / "run", device="cpu", quiet=True)
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

@@ -1,19 +1,29 @@
 """What a step differentiates, from pixels on, and how it is compiled."""
 
+import copy
+import dataclasses
+import gc
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from repopt.data import load_data
 from repopt.data.augment import scaled, scaling
 from repopt.models import create_model
 from repopt.train.compiling import compiled, pad_few_channels_
+from repopt.train.methods import METHODS
 from repopt.train.objective import Objective
+from repopt.train.recipe import demo
+from repopt.train.training import Job, build, train_run
 
 CPU = torch.device("cpu")
 SCALING = scaling((0.4, 0.5, 0.6), (0.2, 0.25, 0.3), CPU)
 PIXELS = torch.randint(256, (8, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(8) % 4
+DATA = load_data("fake:32,4,16")
+TINY = {"depths": (1, 2), "widths": (4, 8), "strides": (2, 2, 1)}
 
 
 def small():
@@ -101,3 +111,75 @@ def test_on_a_gpu_the_compiled_loss_is_the_loss():
         found.append((loss.detach(), stem / stem.norm()))
     torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-2, atol=1e-2)
     assert (found[0][1] - found[1][1]).norm() < 0.05
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """The graphs that torch compiles in this test, as it hands them to Inductor."""
+    found = []
+    torch.compiler.reset()
+    monkeypatch.setattr("torch._inductor.compile", lambda graph, inputs, options: found.append(graph) or graph.forward)
+    yield found
+    torch.compiler.reset()
+
+
+def compiled_once(net, images=8, smoothing=0.1, precision=torch.float32):
+    """Takes the loss of a compiled model, and its gradients."""
+    net.zero_grad()
+    objective = compiled(Objective(net, SCALING, label_smoothing=smoothing, channels_last=False), tuned=False)
+    with torch.autocast("cpu", precision, enabled=precision != torch.float32):
+        loss, _ = objective(PIXELS[:images], LABELS[:images])
+    loss.backward()
+    return [loss.detach(), *gradients(net)]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_was_compiled_serves_the_next_model_of_the_same_modules_and_shapes(method, graphs):
+    job = Job(method=method, model="repopt_vgg_nano", data=DATA.name, recipe=demo(), scales="ones", options=TINY)
+    for seed in (0, 1):
+        net = build(dataclasses.replace(job, recipe=dataclasses.replace(demo(), seed=seed)), DATA, CPU).model
+        before = copy.deepcopy(net)
+        found = compiled_once(net)
+        loss, _ = Objective(before, SCALING, label_smoothing=0.1, channels_last=False)(PIXELS, LABELS)
+        loss.backward()
+        assert all(map(torch.equal, found, [loss.detach(), *gradients(before)]))
+        del net, before
+        gc.collect()  # what was compiled outlives the model that it was compiled for
+    assert len(graphs) == 1
+
+
+def test_it_serves_no_other_shape_precision_loss_or_model(graphs):
+    other = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 4))
+    compiled_once(small())
+    for number, change in enumerate(({"images": 4}, {"smoothing": 0.0}, {"precision": torch.bfloat16}), start=2):
+        compiled_once(small(), **change)
+        assert len(graphs) == number
+    compiled_once(other)
+    assert len(graphs) == 5
+
+
+def test_more_models_are_compiled_than_torch_allows_by_default(graphs):
+    for features in range(1, 12):
+        compiled_once(nn.Sequential(nn.Flatten(), nn.Linear(768, features), nn.Linear(features, 4)))
+    assert len(graphs) == 11
+
+
+def test_the_second_seed_is_trained_by_what_the_first_compiled_and_as_it_is_alone(tmp_path):
+    """By Inductor, to the last bit."""
+    from torch._dynamo.utils import counters
+
+    def train(method, seed, name):
+        recipe = dataclasses.replace(demo(), epochs=2, batch_size=16, warmup_epochs=0, seed=seed, compile=True)
+        job = Job(method=method, model="repopt_vgg_nano", data=DATA.name, recipe=recipe, scales="ones", options=TINY)
+        before = counters["stats"]["unique_graphs"]
+        train_run(job, tmp_path / name, device="cpu", quiet=True)
+        return (tmp_path / name / "model.safetensors").read_bytes(), counters["stats"]["unique_graphs"] - before
+
+    for method in ("repopt", "repvgg"):
+        torch.compiler.reset()
+        train(method, 0, f"{method}-first")
+        shared, compiled_anew = train(method, 1, f"{method}-shared")
+        torch.compiler.reset()
+        alone, compiled_alone = train(method, 1, f"{method}-alone")
+        assert (compiled_anew, compiled_alone) == (0, 1)
+        assert shared == alone

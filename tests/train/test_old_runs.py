@@ -16,6 +16,7 @@ import repopt
 from paper.searches import read_search
 from repopt.plans.scales import Scales
 from repopt.report import write_report
+from repopt.train.recipe import Recipe
 from repopt.train.records import read_run
 from repopt.train.runs import RunFolder, evaluate_run, load_run, run_recipe
 from repopt.train.training import Job, train_run
@@ -31,6 +32,14 @@ def test_a_finished_run_loads_and_evaluates_to_what_it_recorded(name):
     (score,) = evaluate_run(OLD / name, device="cpu").values()
     assert score.images == recorded.info.val_images
     assert score.loss == pytest.approx(recorded.epochs[-1].val_loss, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["finished_sgd", "stopped_sgd", "search"])
+def test_a_run_keeps_the_augmentation_and_the_crop_that_it_was_started_with(name):
+    """Those of before recipes had a field for them; a new run has the authors'."""
+    old, new = run_recipe(OLD / name), Recipe()
+    assert (old.randaugment_by, old.erasing_with, old.eval_share) == ("torchvision", "mean", None)
+    assert (new.randaugment_by, new.erasing_with, new.eval_share) == ("authors", "noise", 1.0)
 
 
 @pytest.mark.parametrize("rule", ["sgd", "adamw"])

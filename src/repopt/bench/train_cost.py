@@ -75,6 +75,7 @@ def measure_training(
 
 def _measured(job: Job, data: DataSet, steps: int, device: torch.device, first: float | None) -> TrainCost:
     """One method, compared with the first one's images per second."""
+    torch.compiler.reset()  # each method pays for its own compilation
     gc.collect()  # an optimizer and what is attached to it hold each other, and would count into the next peak
     if device.type == "cuda":
         torch.cuda.empty_cache()

@@ -23,6 +23,7 @@ def train(
     out: Path = Path("runs/train"),
     weights: Path | None = None,
     strides: Strides | None = None,
+    se: bool = False,
     limit: int | None = None,
     broken: Literal["raise", "skip"] = "raise",
     device: Device = "auto",
@@ -45,6 +46,7 @@ def train(
         out: the run folder.
         weights: a checkpoint to start from; nothing is drawn then.
         strides: of the stem and the four stages.
+        se: squeeze and excitation after each ReLU of a VGG.
         limit: use only that many images, for a quick try.
         broken: what to do with images that cannot be decoded.
         device: auto is CUDA if there is one.
@@ -63,7 +65,7 @@ def train(
         weights=weights,
         limit=limit,
         broken=broken,
-        options={} if strides is None else {"strides": strides},
+        options={**({} if strides is None else {"strides": strides}), **({"se": True} if se else {})},
     )
     say_before(job, out, resume=resume, quiet=quiet)
     summary = train_run(job, out, resume=resume, device=device, quiet=quiet)

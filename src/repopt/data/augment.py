@@ -9,12 +9,17 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from repopt.data.images import resized
+from repopt.data.noise import normal_noise
+
+RandAugments = Literal["authors", "torchvision"]
+Paint = Literal["noise", "mean"]
 
 # columns of a row of draws
 _FLIP, _TOP, _LEFT, _AREA, _ASPECT, _BRIGHTNESS, _CONTRAST, _SATURATION = range(8)
@@ -22,7 +27,7 @@ _ERASE, _ERASE_TOP, _ERASE_LEFT, _ERASE_AREA, _ERASE_ASPECT = range(8, 13)
 DRAWS = 13
 
 _CROP_ASPECT = (3 / 4, 4 / 3)
-_ERASE_SHARE, _ERASE_SHAPE = (0.02, 1 / 3), (0.3, 1 / 0.3)
+_ERASE_SHARE, _ERASE_SHAPE = (0.02, 1 / 3), (0.3, 1 / 0.3)  # as timm's, which the authors use
 _LUMA = (0.299, 0.587, 0.114)
 _HIGHEST_LEVEL = 30
 
@@ -36,19 +41,24 @@ class Augmentation:
         resized_crop: least and largest share of an image's area that a random box holds; the box, of aspect 3/4 to 4/3,
             becomes the image. None for no box.
         flip: mirrors every second image, left to right.
-        randaugment: operations per image, and the level, at most 30, below which the strength of each is drawn; by
-            torchvision, for streamed files only.
+        randaugment: operations per image, and the level, at most 30, below which the strength of each is drawn; for
+            streamed files only.
+        randaugment_by: `authors`, see `randaugment`, with levels of 10, or `torchvision`, whose levels are of 30 and
+            which lacks Invert, SolarizeAdd and Cutout.
         color_jitter: brightness, contrast and saturation are each multiplied by a number in 1 +- this.
-        erasing: probability that a box is painted over with the image's own mean colour, which normalization takes to
-            about zero.
+        erasing: probability that a box is painted over.
+        erasing_with: `noise`, which is standard normal after normalization (the authors' config.py: REMODE = 'pixel'),
+            or the image's own `mean` colour, which normalization takes to about zero.
     """
 
     crop_padding: int = 0
     resized_crop: tuple[float, float] | None = None
     flip: bool = False
     randaugment: tuple[int, int] | None = None
+    randaugment_by: RandAugments = "authors"
     color_jitter: float = 0.0
     erasing: float = 0.0
+    erasing_with: Paint = "noise"
 
     def __post_init__(self) -> None:
         if self.crop_padding < 0:
@@ -68,6 +78,12 @@ class Augmentation:
                 f"randaugment must be at least one operation and a level of 1 to {_HIGHEST_LEVEL}, as (2, 15), not "
                 f"{self.randaugment}"
             )
+        for name, word, words in (
+            ("randaugment_by", self.randaugment_by, get_args(RandAugments)),
+            ("erasing_with", self.erasing_with, get_args(Paint)),
+        ):
+            if word not in words:
+                raise ValueError(f"{name} is {' or '.join(map(repr, words))}, not {word!r}")
         if not isinstance(self.flip, bool):
             raise TypeError(f"flip is True or False, not {self.flip!r}")
         for name, value in (("color_jitter", self.color_jitter), ("erasing", self.erasing)):
@@ -86,7 +102,14 @@ def mixed_seed(*parts: int | str) -> int:
     return int.from_bytes(digest[:8], "little") >> 1  # a positive 64-bit integer
 
 
-def apply(pixels: Tensor, draws: Tensor, augmentation: Augmentation, size: int, rows: Tensor | None = None) -> Tensor:
+def apply(
+    pixels: Tensor,
+    draws: Tensor,
+    augmentation: Augmentation,
+    size: int,
+    rows: Tensor | None = None,
+    scaling: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
     """Augments a batch on its device, by given draws.
 
     Args:
@@ -95,6 +118,7 @@ def apply(pixels: Tensor, draws: Tensor, augmentation: Augmentation, size: int, 
         augmentation: what to do.
         size: side of the result.
         rows: (B,), which of the images; all of them unless given.
+        scaling: what the pixels will be normalized by, as `scaling` makes it: erasing with noise needs it.
 
     Returns:
         (B, C, size, size): uint8 where pixels are only moved, else float32 from 0 to 255.
@@ -115,7 +139,14 @@ def apply(pixels: Tensor, draws: Tensor, augmentation: Augmentation, size: int, 
     if augmentation.color_jitter:
         batch = _jittered(batch.float(), draws, augmentation.color_jitter)
     if augmentation.erasing:
-        batch = _erased(batch.float(), draws, augmentation.erasing)
+        batch = batch.float()
+        if augmentation.erasing_with == "mean":
+            paint = batch.mean((2, 3), keepdim=True)
+        elif scaling is None:
+            raise ValueError("erasing with noise needs to know how pixels are normalized: give scaling")
+        else:
+            paint = (normal_noise(draws[:, _ERASE:], batch.shape[1:]) - scaling[1]) / scaling[0]
+        batch = _erased(batch, draws, augmentation.erasing, paint)
     return batch
 
 
@@ -213,7 +244,7 @@ def _grey(batch: Tensor) -> Tensor:
     return (_LUMA[0] * red + _LUMA[1] * green + _LUMA[2] * blue)[:, None]
 
 
-def _erased(batch: Tensor, draws: Tensor, probability: float) -> Tensor:
+def _erased(batch: Tensor, draws: Tensor, probability: float, paint: Tensor) -> Tensor:
     height, width = batch.shape[2:]
     share = _ERASE_SHARE[0] + (_ERASE_SHARE[1] - _ERASE_SHARE[0]) * draws[:, _ERASE_AREA]
     shape = (math.log(_ERASE_SHAPE[0]) * (1 - 2 * draws[:, _ERASE_ASPECT])).exp()  # 0.3 to 1/0.3
@@ -225,4 +256,4 @@ def _erased(batch: Tensor, draws: Tensor, probability: float) -> Tensor:
         inside.append((place >= first[:, None]) & (place < (first + extent)[:, None]))
     chosen = (draws[:, _ERASE] < probability).view(-1, 1, 1, 1)
     box = inside[0][:, None, :, None] & inside[1][:, None, None, :] & chosen
-    return torch.where(box, batch.mean((2, 3), keepdim=True), batch)
+    return torch.where(box, paint, batch)

@@ -110,8 +110,6 @@ def read_cifar(path: Path, kind: str) -> Splits:
             f"there is nothing at {str(path)!r}: give {layouts[0].archive}, {layouts[1].archive}, or a folder with "
             "one of them, packed or not"
         )
-    if not path.is_file() and not path.is_dir():
-        raise ValueError(f"{str(path)!r} is neither a file nor a folder: give {layouts[0].archive} or its folder")
     for place in _places(path, layouts):
         files = _unpacked(place, layouts) if place.is_dir() else _packed(place, layouts)
         for layout in layouts:

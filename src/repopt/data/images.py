@@ -107,6 +107,13 @@ def resized(pixels: Tensor, size: int) -> Tensor:
     return F.interpolate(pixels.float(), (size, size), mode="bilinear", antialias=True)
 
 
+def middle(pixels: Tensor, share: float) -> Tensor:
+    """The middle of each image, this share of its sides to the nearest pixel."""
+    height, width = (max(1, round(side * share)) for side in pixels.shape[2:])
+    top, left = (pixels.shape[2] - height) // 2, (pixels.shape[3] - width) // 2
+    return pixels[:, :, top : top + height, left : left + width]
+
+
 def resized_bytes(pixels: Tensor, size: int) -> Tensor:
     """Images of another side, rounded to uint8, a thousand at a time."""
     if tuple(pixels.shape[2:]) == (size, size):

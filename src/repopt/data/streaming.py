@@ -1,8 +1,8 @@
 """Files that are decoded by worker processes while the device computes.
 
 What happens to an image in an epoch is a function of the seed, the epoch and the image alone, whichever worker reads
-it. Crop, flip and RandAugment are done here, by Pillow and torchvision; what comes after them (padding, colour jitter,
-erasing, normalization) is done on the device in batches.
+it. Crop, flip and RandAugment are done here, by Pillow; what comes after them (padding, colour jitter, erasing,
+normalization) is done on the device in batches.
 """
 
 import multiprocessing
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 Key = tuple[int, int]  # epoch and image
 Sample = Tensor | str  # an image, or why there is none
 
-# share of the shorter side that evaluation sees: 224 of 256 pixels, as is usual on ImageNet
-EVAL_SHARE = 0.875
+# share of the shorter side that evaluation saw in earlier versions: 224 of 256 pixels
+EARLIER_SHARE = 0.875
 
 
 def as_tensor(image: "PillowImage") -> Tensor:
@@ -55,10 +55,14 @@ class _Samples(Dataset[Sample]):
 
 
 class EvalSamples(_Samples):
-    """Images for evaluation: the middle of each."""
+    """Images for evaluation: the middle of each, see `EvalBatches`."""
+
+    def __init__(self, files: ImageFiles, *, size: int, share: float | None) -> None:
+        super().__init__(files, size)
+        self._share = EARLIER_SHARE if share is None else share
 
     def prepared(self, image: "PillowImage", key: Key) -> "PillowImage":
-        return centre_crop(image, self.size, EVAL_SHARE)
+        return centre_crop(image, self.size, self._share)
 
 
 class TrainSamples(_Samples):
@@ -75,7 +79,7 @@ class TrainSamples(_Samples):
         super().__init__(files, size)
         self.augmentation, self.seed = augmentation, seed
         self._operations: list[Callable[[PillowImage], PillowImage]] = []
-        if augmentation.randaugment is not None:
+        if augmentation.randaugment is not None and augmentation.randaugment_by == "torchvision":
             self._operations = _rand_augments(augmentation.randaugment[1])
 
     def prepared(self, image: "PillowImage", key: Key) -> "PillowImage":
@@ -98,6 +102,10 @@ class TrainSamples(_Samples):
         self, image: "PillowImage", randaugment: tuple[int, int], generator: torch.Generator
     ) -> "PillowImage":
         operations, level = randaugment
+        if self.augmentation.randaugment_by == "authors":
+            from repopt.data.randaugment import rand_augmented  # which imports Pillow
+
+            return rand_augmented(image, operations, level, generator)
         levels = torch.randint(level, (operations,), generator=generator).tolist()
         # torchvision draws from torch's global generator, which is restored afterwards
         with torch.random.fork_rng(devices=[]):
@@ -170,12 +178,12 @@ def _end_with_parent(_: int) -> None:
 
 
 def _rand_augments(level: int) -> list[Callable[["PillowImage"], "PillowImage"]]:
-    """One operation of RandAugment at each level below this one."""
+    """One operation of torchvision's RandAugment at each level below this one."""
     try:
         from torchvision.transforms import RandAugment  # type: ignore[import-untyped]
     except (ImportError, RuntimeError) as error:  # the latter: a CUDA build of torchvision beside a CPU build of torch
         raise ImportError(
-            f"randaugment needs torchvision, which cannot be imported ({error}): pip install 'repopt[timm]', in a "
-            "build that fits this torch, or train without randaugment"
+            f"randaugment by torchvision needs it, and it cannot be imported ({error}): pip install 'repopt[timm]', in "
+            "a build that fits this torch, or take the authors' randaugment"
         ) from error
     return [RandAugment(num_ops=1, magnitude=number) for number in range(level)]

@@ -7,6 +7,9 @@ start of a training pays.
 For half precision on CUDA cuDNN pads an image's 3 channels with zeros, by kernels of its own, in the forward and in the
 backward pass. Here the compiled graph pads: the image in the pass that normalizes it, and the kernel with zeros that no
 gradient leaves. What is added to a sum are zeros, so the result is the same.
+
+Weights are inputs of what torch compiles. So a process that trains several seeds compiles once for all that share
+modules, shapes and precision. torch looks up what it compiled by the backend, so that is the same object each time.
 """
 
 from functools import partial
@@ -18,11 +21,15 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 CHANNELS = 8  # of bf16 and fp16, 16 bytes
+_MODELS = 64  # that one process may compile; torch's own limit is 8, after which it goes on without compiling
 
 
 def compiled(module: nn.Module, *, tuned: bool) -> nn.Module:
-    """The module, compiled for batches of one shape."""
-    result: Any = torch.compile(module, dynamic=False, backend=partial(_inductor, tuned=tuned))
+    """The module, compiled for batches of one shape, or what was compiled for another one like it."""
+    from torch._dynamo import config  # takes a second to import
+
+    config.cache_size_limit = max(config.cache_size_limit, _MODELS)  # `recompile_limit` from torch 2.7 on
+    result: Any = torch.compile(module, dynamic=False, backend=_BACKENDS[tuned])
     return result  # type: ignore[no-any-return]
 
 
@@ -32,6 +39,9 @@ def _inductor(graph: GraphModule, inputs: list[Any], *, tuned: bool) -> Any:
     if torch.is_autocast_enabled("cuda"):
         pad_few_channels_(graph, CHANNELS)
     return lowered(graph, inputs, options={"coordinate_descent_tuning": tuned})
+
+
+_BACKENDS = {tuned: partial(_inductor, tuned=tuned) for tuned in (False, True)}
 
 
 def pad_few_channels_(graph: GraphModule, channels: int) -> None:

@@ -99,7 +99,7 @@ class Trainer:
         shared: dict[str, Any] = {"mean": data.mean, "std": data.std, "device": self.device, "workers": recipe.workers}
         shared |= {"rank": self.world.rank, "world_size": self.world.size}
         train = {"batch_size": recipe.batch_size, "size": sizes.size, "seed": recipe.seed, **shared}
-        evaluation = {"batch_size": recipe.eval_batch, "size": sizes.eval_size, **shared}
+        evaluation = {"batch_size": recipe.eval_batch, "size": sizes.eval_size, "share": recipe.eval_share, **shared}
         return TrainBatches(data.train, recipe.augmentation, **train), EvalBatches(data.val, **evaluation)
 
     def _make_optimizer(self) -> Optimizer:
@@ -322,6 +322,7 @@ class Trainer:
         last = record or self._last_record()
         cuda = self.device.type == "cuda"
         return {
+            "train_accuracy": last.get("train_accuracy"),
             "val_accuracy": last.get("val_accuracy"),
             "best_val_accuracy": self.position.best_accuracy,
             "best_epoch": self.position.best_epoch,

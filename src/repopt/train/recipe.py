@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from repopt import optim
 from repopt.algebra.csla import Convention, IdentityStart
 from repopt.data import Augmentation
+from repopt.data.augment import Paint, RandAugments
 from repopt.files import read_as, read_text
 from repopt.plans.scales import Counting
 
@@ -65,7 +66,7 @@ BOUNDS: Mapping[str, Bound] = {
     **dict.fromkeys(("warmup_epochs", "warmup_lr", "weight_decay", "mixup"), _NOT_NEGATIVE),
     **dict.fromkeys(("momentum", "label_smoothing", "ema", "dropout", "erasing"), _SHARE),
     "color_jitter": Bound(low=0, high=1),
-    "freeze_at": Bound(low=0, high=1, above=True),
+    **dict.fromkeys(("eval_share", "freeze_at"), Bound(low=0, high=1, above=True)),
     "crop_padding": Bound(low=0, high=8192),
     "workers": Bound(low=0, high=4096),
     "start": Bound(low=-_LARGE, high=_LARGE),
@@ -102,8 +103,10 @@ class Recipe:
         resized_crop: smallest and largest share of the area that a random resized crop takes; none unless given.
         flip: images left to right, at random.
         randaugment: operations and level of RandAugment; none unless given.
+        randaugment_by: whose RandAugment, the paper's authors' (levels of 10) or torchvision's (levels of 30, weaker).
         color_jitter: largest change of brightness, contrast and saturation.
         erasing: probability that a rectangle is erased.
+        erasing_with: what a rectangle is filled with: noise, as the authors', or the image's mean colour.
         kernel: how kernels start, the same for every method: `authors` (torch's default) or `paper` (MSRA).
         identity: where the imagined identities start.
         rules: which of the method's two rules are followed; one alone is an ablation and equals no block.
@@ -116,6 +119,8 @@ class Recipe:
         graph: replay the whole step as a CUDA graph; where it can be unless given.
         eval_every: epochs between evaluations; the last epoch is always evaluated.
         eval_size: side of the images in evaluation; the training size unless given.
+        eval_share: share of the shorter side that evaluation sees, in the middle: all of it, as the authors', or 0.875,
+            as is common on ImageNet. None is as in earlier versions: all of it, but 0.875 of streamed files.
         eval_batch: images per step of evaluation.
         workers: processes that decode images, for sets too large to hold in memory.
         seed: of weights, order and augmentation.
@@ -143,8 +148,10 @@ class Recipe:
     resized_crop: tuple[float, float] | None = None
     flip: bool = True
     randaugment: tuple[int, int] | None = None
+    randaugment_by: RandAugments = "authors"
     color_jitter: float = 0.0
     erasing: float = 0.0
+    erasing_with: Paint = "noise"
     kernel: Convention = "authors"
     identity: IdentityStart = "searched"
     rules: Rules = "both"
@@ -157,6 +164,7 @@ class Recipe:
     graph: bool | None = None
     eval_every: int = 1
     eval_size: int | None = None
+    eval_share: float | None = 1.0
     eval_batch: int = 500
     workers: int = 4
     seed: int = 0
@@ -184,9 +192,15 @@ class Recipe:
             resized_crop=self.resized_crop,
             flip=self.flip,
             randaugment=self.randaugment,
+            randaugment_by=self.randaugment_by,
             color_jitter=self.color_jitter,
             erasing=self.erasing,
+            erasing_with=self.erasing_with,
         )
+
+
+# what a run's recipe.json meant before it had these fields: such a run goes on as it was started
+EARLIER: Mapping[str, Any] = {"randaugment_by": "torchvision", "erasing_with": "mean", "eval_share": None}
 
 
 def optimizer_named(name: str) -> type[Optimizer]:

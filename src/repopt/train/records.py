@@ -60,6 +60,7 @@ class RunConfig:
     std: tuple[float, ...]
     size: int
     eval_size: int | None = None
+    eval_share: float | None = None
 
     def __post_init__(self) -> None:
         if not all(map(math.isfinite, self.mean)) or not all(0 < each < math.inf for each in self.std):
@@ -97,6 +98,7 @@ class RunSummary:
 
     epochs: int
     seconds: dict[str, float]
+    train_accuracy: float | None = None
     val_accuracy: float | None = None
     best_val_accuracy: float | None = None
     best_epoch: int | None = None

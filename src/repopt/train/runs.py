@@ -31,7 +31,7 @@ from repopt.models import create_model
 from repopt.models.saved import CONFIG, read_saved
 from repopt.train.checkpoint import CHECKPOINT, PREVIOUS, has_checkpoint, load_checkpoint, save_checkpoint
 from repopt.train.distributed import joined
-from repopt.train.recipe import BOUNDS, Recipe, with_fields
+from repopt.train.recipe import BOUNDS, EARLIER, Recipe, with_fields
 from repopt.train.records import EpochRecord, RunConfig, read_info, read_json
 from repopt.train.step import Score, evaluate
 
@@ -210,7 +210,7 @@ def load_run(folder: str | Path) -> Trained:
 
 def run_recipe(folder: str | Path) -> Recipe:
     """The recipe of a run; a field that this version does not know is an error, as it would train differently."""
-    return with_fields(Recipe(), read_json(Path(folder), "recipe.json"), str(Path(folder, "recipe.json")))
+    return with_fields(Recipe(**EARLIER), read_json(Path(folder), "recipe.json"), str(Path(folder, "recipe.json")))
 
 
 def run_data(folder: str | Path, data: str | None = None, *, limit: int | None = None) -> DataSet:
@@ -238,10 +238,10 @@ def check_data(trained: Trained, data: DataSet) -> None:
 
 
 def image_format(trained: Trained) -> dict[str, Any]:
-    """Size, mean and std of the batches that the model is evaluated and deployed with."""
+    """Size, share, mean and std of the batches that the model is evaluated and deployed with."""
     config = trained.config
     size = config.get("eval_size") or config["size"]
-    return {"size": size, "mean": tuple(config["mean"]), "std": tuple(config["std"])}
+    return {"size": size, "share": config.get("eval_share"), "mean": tuple(config["mean"]), "std": tuple(config["std"])}
 
 
 def evaluate_run(

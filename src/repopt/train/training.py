@@ -278,6 +278,7 @@ def _write_model(job: Job, data: DataSet, trainer: Trainer, folder: RunFolder) -
             "std": data.std,
             "size": job.recipe.size or data.size,
             "eval_size": job.recipe.eval_size,
+            "eval_share": job.recipe.eval_share,
         },
     )
     write_sealed(folder.path / "model.safetensors", model.state_dict())  # last: now the run can be loaded
