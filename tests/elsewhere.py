@@ -6,7 +6,7 @@ import torch
 
 from forked import event, fork
 from made_up import QUICK, squares
-from paper.__main__ import main
+from paper.commands import main
 from paper.tables import reproduce
 from paper.workshop import Workshop
 

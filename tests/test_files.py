@@ -2,6 +2,7 @@
 
 import csv
 import os
+import stat
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,19 @@ def test_a_file_is_replaced_in_one_move_or_not_at_all(tmp_path):
     write("new", False)
     assert path.read_text() == "new"
     assert [entry.name for entry in tmp_path.iterdir()] == ["file.txt"]
+
+
+def test_what_is_no_ordinary_file_is_not_replaced(tmp_path):
+    """As root, a report written to /dev/null would take its place."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("elsewhere")
+    (tmp_path / "folder").mkdir()
+    before = sorted(tmp_path.iterdir())
+    for path in before:
+        with pytest.raises(ValueError, match="is not an ordinary file"), replacing(path):
+            pass
+    assert sorted(tmp_path.iterdir()) == before
+    assert stat.S_ISFIFO(os.stat(tmp_path / "pipe").st_mode)
 
 
 def test_a_folder_is_placed_in_one_move_or_not_at_all(tmp_path):

@@ -33,7 +33,12 @@ def replacing(path: Path) -> Iterator[Path]:
     """A path to write to, whose file replaces `path` in one move once it is on the disk.
 
     After an error within, or if the process is killed, the file that was there is still there.
+
+    Raises:
+        ValueError: there is something that is no ordinary file, such as a link or /dev/null: it would be gone.
     """
+    if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
+        raise ValueError(f"{str(path)!r} is not an ordinary file: name another to write to")
     unfinished = remove_unfinished(path)
     try:
         # made here, and new: a writer would follow a link that someone put there

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from made_up import small_job
-from paper.__main__ import main
+from paper.commands import main
 from paper.view import read_rows
 from repopt.train.training import train_run
 

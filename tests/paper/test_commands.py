@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from elsewhere import Elsewhere, make_table
-from paper.__main__ import main
+from paper.commands import main
 from paper.tables import NAMES
 from paper.view import read_rows
 from repopt.device import commit
@@ -37,6 +37,25 @@ def test_without_a_name_all_tables_are_listed_by_the_real_program(tmp_path):
     first = [line.split()[0] for line in done.stdout.splitlines() if line.split()]
     assert [word for word in first if word in NAMES] == [*NAMES]
     assert not list(tmp_path.iterdir())
+
+
+_INTERRUPTED = """
+import importlib.abc, os, runpy, signal, sys
+class Interrupting(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "paper.tables":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+runpy.run_module("paper", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_ctrl_c_while_it_starts_is_one_line(tmp_path):
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (130, "repopt: interrupted\n")
 
 
 def test_help_shows_an_example(capsys):

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from made_up import line
-from paper.__main__ import main
+from paper.commands import main
 from paper.pages import ROOT, fill
 from repopt.files import append_csv
 

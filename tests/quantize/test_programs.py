@@ -60,6 +60,11 @@ HOSTILE = {
     "no steps": {"input": 1},
     "a step of three": [["input", [], {}]],
     "no argument": [X, ["output", []]],
+    "two inputs": [X, X, OUT],
+    "two outputs": [X, ["aten.relu.default", [{"step": 0}]], OUT, OUT],
+    "no output": [X, ["aten.relu.default", [{"step": 0}]]],
+    "nothing": [],
+    "a number without an end": [X, ["aten.flatten.using_ints", [{"step": 0}, 10**400]], OUT],
 }
 
 

@@ -222,7 +222,23 @@ def _int8(run: Path, source: _Source, folder: str | Path | None, *, trust: bool)
     read_as(chosen / "quantized.json", Int8Record)
     record = read_as(chosen / "quantized.json", dict[str, Any])
     kept = ("method", *(each.name for each in fields(Int8)), "form", "int8_accuracy")
-    return load_program(program, trust=trust), {name: record[name] for name in kept if name in record}
+    loaded = load_program(program, trust=trust)
+    _check_fits(loaded, source, program)
+    return loaded, {name: record[name] for name in kept if name in record}
+
+
+@torch.no_grad()
+def _check_fits(program: nn.Module, source: _Source, path: Path) -> None:
+    """Raises unless a program takes the run's images and knows its classes."""
+    _, images = next(source.batches())
+    wanted = source.trained.model(images).shape
+    try:
+        found = program(images).shape
+    except Exception as error:  # a program that fits its file may still be nonsense
+        first = str(error).partition("\n")[0]
+        raise ValueError(f"{str(path)!r} does not take the run's images ({first}): quantize the run again") from error
+    if found != wanted:
+        raise ValueError(f"{str(path)!r} is of another model, with {found[1:]} outputs: quantize the run again")
 
 
 def _one_batch(images: Images | ImageFiles, form: Mapping[str, Any]) -> Tensor:

@@ -89,7 +89,7 @@ def load_program(path: str | Path, *, trust: bool = False) -> nn.Module:
         import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer  # noqa: F401  its operators
     try:
         return _built(msgspec.convert(json.loads(metadata["steps"]), list[_Step]), tensors)
-    except (LookupError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{str(path)!r} holds no INT8 program ({error}): quantize the run again") from error
 
 
@@ -113,6 +113,9 @@ def _load_archive(path: Path, *, trust: bool) -> nn.Module:
 
 
 def _built(steps: Sequence[_Step], tensors: Mapping[str, Tensor]) -> GraphModule:
+    names = [operator for operator, _ in steps]
+    if names.count(_INPUT) != 1 or names.count(_OUTPUT) != 1 or names[-1] != _OUTPUT:
+        raise ValueError("it does not lead from one input to one output")
     # torch.fx writes Python code from a graph: no text of the file may get into it, so names are given here
     graph, root, nodes = Graph(), nn.Module(), list[Node]()
     for place, (operator, args) in enumerate(steps):
@@ -144,6 +147,6 @@ def _decoded(value: Any, nodes: Sequence[Node]) -> Any:
         return [_decoded(each, nodes) for each in value]
     if isinstance(value, dict):
         return nodes[value["step"]] if "step" in value else _DTYPES[value["dtype"]]
-    if value is None or isinstance(value, bool | int | float):
+    if value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63):
         return value
     raise ValueError(f"{value!r} is no argument")
