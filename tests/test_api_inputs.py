@@ -257,6 +257,7 @@ CALLS = {
     "attach twice": lambda net: [repopt.attach(optimizer, net.plan) for optimizer in [sgd(net)] * 2],
     "attach LBFGS": lambda net: repopt.attach(torch.optim.LBFGS(net.parameters()), net.plan),
     "attach to a norm below 0": lambda net: repopt.attach(sgd(net), net.plan, max_norm=-1),
+    "attach to a norm that is true": lambda net: repopt.attach(sgd(net), net.plan, max_norm=True),
     "attach to a norm in words": lambda net: repopt.attach(sgd(net), net.plan, max_norm="1"),
     "attach to the norm NaN": lambda net: repopt.attach(sgd(net), net.plan, max_norm=math.nan),
     "attach to meta weights": lambda net: repopt.attach(sgd(net.to("meta")), net.plan, route="branch"),

@@ -225,6 +225,8 @@ CASES = {
         TINY.replace("fake:32,4,16", "fake:99999999999,4,999"),
         "fake:99999999999,4,999",
     ),
+    "a seed of verify beyond 64 bits": (None, f"verify --seed {2**70}", "--seed must"),
+    "a number of 5,000 digits": (recipe_of(f"epochs = {'9' * 5000}"), MINE, "mine.toml"),
     "seed 2^64": (None, f"{TINY} --seed {2**64}", "seed must"),
     "flip = yes": (recipe_of('flip = "yes"'), MINE, "flip must"),
     "nesterov = 1": (recipe_of("nesterov = 1"), MINE, "nesterov must"),

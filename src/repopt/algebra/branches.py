@@ -10,7 +10,9 @@ the same for the rows that one rank holds, together with what multiplies them.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from numbers import Integral
 from types import EllipsisType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -171,20 +173,29 @@ def place(branch: Branch, operator: Operator, name: str) -> Placement:
 
 def _spread(size: int | tuple[int, ...], dims: int, what: str, branch: Conv, name: str) -> tuple[int, ...]:
     sizes = tuple(size) if isinstance(size, tuple | list) else (size,) * dims
-    if len(sizes) != dims or any(not isinstance(one, int) or isinstance(one, bool) or one < 1 for one in sizes):
+    if len(sizes) != dims or not all(map(_is_count, sizes)):
         raise ValueError(f"{branch} cannot sit in {name!r}: its {what} must be one positive number or {dims} of them")
-    return sizes
+    return tuple(map(int, sizes))
+
+
+def _is_count(value: Any) -> bool:
+    """Whether a value is a positive whole number, of Python or of numpy."""
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) > 0
 
 
 def _groups(branch: Conv, operator: Operator, name: str) -> int:
     groups = operator.groups if branch.groups is None else branch.groups
-    whole = isinstance(groups, int) and not isinstance(groups, bool) and groups > 0 and groups % operator.groups == 0
-    if not whole or operator.in_channels % groups or operator.out_channels % groups:
+    if (
+        not _is_count(groups)
+        or groups % operator.groups
+        or operator.in_channels % groups
+        or operator.out_channels % groups
+    ):
         raise ValueError(
             f"{branch} cannot sit in {name!r}: its groups must be a multiple of the operator's {operator.groups} that "
             f"divides {operator.in_channels} input and {operator.out_channels} output channels"
         )
-    return groups
+    return int(groups)
 
 
 def _check_centred(placement: Placement, name: str) -> None:

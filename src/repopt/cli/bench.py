@@ -13,7 +13,7 @@ import repopt
 from repopt.bench.data_speed import measure_data
 from repopt.bench.step_cost import Implementation, Rule, measure_step
 from repopt.bench.train_cost import measure_training
-from repopt.cli.output import Device, print_json, table
+from repopt.cli.output import Device, check_seed, print_json, table
 from repopt.device import chosen_device, environment
 from repopt.files import append_csv
 from repopt.train.methods import Method
@@ -46,6 +46,7 @@ def bench_step(
         out: a CSV file to append the figures to.
         json: print JSON instead of a table.
     """
+    check_seed(seed)
     if threads is not None:
         torch.set_num_threads(threads)
     chosen = chosen_device(device)

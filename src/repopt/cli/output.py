@@ -6,6 +6,8 @@ from typing import Any, Literal
 from rich import box
 from rich.table import Table
 
+from repopt.train.recipe import BOUNDS
+
 Device = Literal["auto", "cpu", "cuda"]
 Strides = tuple[int, int, int, int, int]
 
@@ -21,3 +23,8 @@ def table(first: str, *numbers: str, title: str | None = None) -> Table:
 
 def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2))
+
+
+def check_seed(seed: int) -> None:
+    if seed not in BOUNDS["seed"]:
+        raise ValueError(f"--seed must be {BOUNDS['seed']}, not {seed}")

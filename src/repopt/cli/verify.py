@@ -6,7 +6,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from repopt.cli.output import print_json
+from repopt.cli.output import check_seed, print_json
 from repopt.verification.cases import CaseResult, run_matrix
 
 
@@ -20,6 +20,7 @@ def verify(steps: int = 50, seed: int = 0, json: bool = False) -> int:
         seed: of scales, kernels and data.
         json: print JSON instead of a table.
     """
+    check_seed(seed)
     if json:
         rows = list(run_matrix(steps, seed))
         print_json([_row_record(row) for row in rows])

@@ -7,6 +7,7 @@ Scaling g by the coefficient scales every branch's gradient by it, so what follo
 
 from collections import defaultdict
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import torch
@@ -47,7 +48,7 @@ def clip_grad_norm_(plan: Plan, max_norm: float, error_if_nonfinite: bool = Fals
 
 
 def check_max_norm(max_norm: Any) -> None:
-    if not isinstance(max_norm, int | float | Tensor) or not max_norm >= 0:
+    if isinstance(max_norm, bool) or not isinstance(max_norm, Real | Tensor) or not float(max_norm) >= 0:
         raise ValueError(f"max_norm must be a number of at least 0, not {max_norm!r}")
 
 

@@ -126,7 +126,7 @@ class StoppedError(RuntimeError):
 
 
 class StopOnSignal:
-    """A context in which the first signal to stop is noted, and a later one kills the process.
+    """A context in which the first signal to stop is noted, and a later one does what it would have done before.
 
     torchrun passes on a signal that the terminal has already sent to all processes, so a second one within a second
     counts as the same.
@@ -148,7 +148,7 @@ class StopOnSignal:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.asked and time.monotonic() - self._asked_at > _SAME_SIGNAL:
-            signal.signal(number, signal.SIG_DFL)
+            signal.signal(number, self._before[number])  # a command ends with a line
             signal.raise_signal(number)
         if self.asked:
             return

@@ -351,8 +351,9 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
 def _toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(read_text(path))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ValueError(f"the recipe file {str(path)!r} cannot be read: {error}") from error
+    except (ValueError, RecursionError) as error:
+        what = str(error).partition(";")[0]  # of a number that is too long, without Python's advice
+        raise ValueError(f"the recipe file {str(path)!r} cannot be read: {what}") from error
 
 
 def _unknown(name: str) -> str:
