@@ -67,6 +67,7 @@ def __getattr__(name: str) -> Any:
         return import_module(f"repopt.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'repopt' has no attribute {name!r}")
+    import_module("repopt.plans.stamps")  # from here on no plain optimizer steps a state of repopt's
     found = getattr(import_module(f"repopt.{_HOMES[name]}"), name)
     globals()[name] = found
     return found

@@ -98,3 +98,21 @@ def test_an_unknown_route_is_refused():
     net, plan = net_and_plan()
     with pytest.raises(ValueError, match="'auto', 'grad' or 'branch', not 'fast'"):
         repopt.attach(torch.optim.SGD(net.parameters(), lr=0.1), plan, route="fast")
+
+
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.AdamW])
+def test_a_second_detach_leaves_the_next_handle_alone(make):
+    net, plan = net_and_plan()
+    optimizer = make(net.parameters(), lr=0.1)
+    first = repopt.attach(optimizer, plan)
+    first.detach()
+    second = repopt.attach(optimizer, plan)
+    first.detach()
+    with pytest.raises(ValueError, match="attached to a plan already"):
+        repopt.attach(optimizer, plan)
+    with pytest.raises(TypeError, match="cannot be copied"):
+        copy.deepcopy(optimizer)
+    assert "repopt" in optimizer.state_dict()["param_groups"][0]
+    second.detach()
+    second.detach()
+    copy.deepcopy(optimizer)

@@ -11,7 +11,13 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    get_state_dict,
+    set_optimizer_state_dict,
+    set_state_dict,
+)
 
 import repopt
 from optim.resume import started
@@ -293,3 +299,42 @@ def test_a_distributed_checkpoint_of_other_scales_is_refused(name, tmp_path):
     dcp.load(saved, checkpoint_id=tmp_path)
     with pytest.raises(ValueError, match="made with other scales"):
         set_state_dict(net, fresh, model_state_dict=saved["weights"], optim_state_dict=saved["state"])
+
+
+def without_branches(state):
+    groups = [
+        {key: value for key, value in group.items() if key != "repopt_branches"} for group in state["param_groups"]
+    ]
+    return {**state, "param_groups": groups}
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_a_state_that_lost_its_branches_is_refused(steps):
+    net, plan, optimizer = trained(WAYS["branch"], steps)
+    lost = copy.deepcopy(without_branches(optimizer.state_dict()))
+    before = in_order(optimizer)
+    with pytest.raises(ValueError, match="lost its branches"):
+        optimizer.load_state_dict(lost)
+    assert in_order(optimizer) == before
+    late = WAYS["branch"].theirs(net.parameters())
+    late.load_state_dict(lost)
+    with pytest.raises(ValueError, match="lost its branches"):
+        repopt.attach(late, plan)
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_flattened_state_goes_on_or_is_refused(name):
+    """torch rebuilds it with the options that the optimizer has now, and the branches are none of them."""
+    options = StateDictOptions(flatten_optimizer_state_dict=True)
+    net, plan, optimizer = trained(WAYS[name])
+    saved = copy.deepcopy(get_optimizer_state_dict(net, optimizer, options=options))
+    other = copy.deepcopy(net)
+    fresh = WAYS[name].start(other.parameters(), plan.on(other))
+    if name == "branch":
+        with pytest.raises(ValueError, match="lost its branches"):
+            set_optimizer_state_dict(other, fresh, saved, options=options)
+        return
+    set_optimizer_state_dict(other, fresh, saved, options=options)
+    train(net, optimizer, 2)
+    train(other, fresh, 2)
+    assert torch.equal(other[3].weight, net[3].weight)

@@ -214,7 +214,14 @@ def test_schedulers_and_a_grad_scaler_go_on_and_scales_with_a_group_of_their_own
     assert_equal(model, frozen)
 
 
-@pytest.mark.parametrize("rule", [sgd, lambda model: torch.optim.AdamW(model.named_parameters(), lr=1e-3)])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        sgd,
+        lambda model: torch.optim.AdamW(model.named_parameters(), lr=1e-3),
+        lambda model: torch.optim.AdamW(repopt.decay_groups(model, 1e-2), lr=1e-3),  # a group without operators
+    ],
+)
 def test_what_was_saved_after_the_freeze_goes_on_in_a_plain_model(rule, tmp_path):
     """Bit for bit, with the optimizer that a plain model gets, and the scales from their file."""
     search = searching()

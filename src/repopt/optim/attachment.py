@@ -125,7 +125,9 @@ class Handle:
         return self._route.nbytes
 
     def detach(self) -> None:
-        """Gives the optimizer back as it was; the branch route's states go."""
+        """Gives the optimizer back as it was; the branch route's states go. A second call does nothing."""
+        if getattr(self._optimizer, _ATTRIBUTE, None) is not self:
+            return
         for guard in self._guards:
             guard.remove()
         self._route.detach(self._optimizer)

@@ -28,10 +28,7 @@ from repopt.optim.clipping import coefficient
 from repopt.optim.contract import PlannedWeights
 from repopt.optim.grad_route import Arguments, aliases_of, with_closure
 from repopt.plans.planning import Plan, check_kernel_names
-
-# The key of a saved param group under which its operators' branches are: optimizers look into every entry of the state
-# itself, but not into options that they do not know.
-SAVED = "repopt_branches"
+from repopt.plans.stamps import SAVED
 
 
 class BranchRoute:

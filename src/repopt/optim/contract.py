@@ -24,7 +24,7 @@ from repopt.algebra.operators import LinearOperator
 from repopt.algebra.sharding import local_rows
 from repopt.plans.patterns import clean_modules
 from repopt.plans.planning import Plan
-from repopt.plans.stamps import KEY
+from repopt.plans.stamps import KEY, SAVED, WORKED_IN
 
 _PARAMETERS = attrgetter("_parameters")
 
@@ -182,6 +182,7 @@ def stamp_(optimizer: Optimizer, mark: str) -> None:
     """
     check_state(optimizer.state, optimizer.param_groups, mark, is_constant)
     optimizer.defaults[KEY] = mark
+    WORKED_IN.add(optimizer)
     _stamp_groups_(optimizer)
 
 
@@ -199,6 +200,7 @@ def stamping(optimizer: Optimizer, mark: str) -> Iterator[None]:
     try:
         yield
     except Exception:
+        WORKED_IN.discard(optimizer)
         for options, earlier in before:
             if earlier is None:
                 del options[KEY]
@@ -208,6 +210,7 @@ def stamping(optimizer: Optimizer, mark: str) -> Iterator[None]:
 
 
 def unstamp_(optimizer: Optimizer) -> None:
+    WORKED_IN.discard(optimizer)
     for options in (optimizer.defaults, *optimizer.param_groups):
         options.pop(KEY, None)
 
@@ -234,7 +237,7 @@ def _is_group(group: object) -> bool:
 def check_state(
     state: Mapping[Any, Any], groups: list[dict[str, Any]], mark: str, is_unused: Callable[[Tensor], bool]
 ) -> None:
-    """Raises if there is a state, and its fingerprint is not this one.
+    """Raises if there is a state, and its fingerprint is not this one or its branches are missing.
 
     Args:
         state: an optimizer's, or a saved one.
@@ -247,6 +250,11 @@ def check_state(
         raise ValueError(
             "the optimizer's state was made with other scales, branches or another route "
             f"({', '.join(sorted(marks))}, not {mark}): use its own plan, or start without it"
+        )
+    if mark.startswith("branch-") and any(KEY in group and SAVED not in group for group in groups):
+        raise ValueError(
+            f"the optimizer's state lost its branches, the option {SAVED!r} of its param groups, as it does in torch's "
+            "flattened state dicts: load what optimizer.state_dict() returned, or start without it"
         )
     unmarked = [param for group in groups if KEY not in group for param in group["params"]]
     entries = [state.get(param) for param in unmarked] if marks else state.values()

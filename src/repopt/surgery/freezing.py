@@ -19,11 +19,10 @@ from torch.optim import Optimizer
 from repopt.algebra import csla
 from repopt.algebra.sharding import is_sharded
 from repopt.optim.attachment import Handle, attach, automatic_route
-from repopt.optim.branch_route import SAVED
 from repopt.optim.contract import fingerprint
 from repopt.plans.patterns import check_model
 from repopt.plans.planning import Plan
-from repopt.plans.stamps import KEY
+from repopt.plans.stamps import KEY, SAVED
 from repopt.surgery.blocks import SearchBlock
 from repopt.surgery.conversion import extract_scales, merge, search_blocks
 
@@ -90,6 +89,8 @@ def freeze(search: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimize
         here = {name: weights[name] for name, home in homes.items() if home is group}
         _replace_params_(group, blocks, here)
         group[KEY] = mark
+        if route == "branch":
+            group.setdefault(SAVED, {})
     return model, optimizer, attach(optimizer, plan)
 
 
