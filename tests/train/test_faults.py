@@ -166,6 +166,18 @@ def test_a_run_whose_records_are_lost_is_not_summed_up_from_the_rest(left, whole
     assert files(out) == before
 
 
+@pytest.mark.parametrize("name", ["val_accuracy", "images_per_second"])
+def test_a_last_record_without_its_figures_does_not_become_the_summary(name, whole, tmp_path):
+    out = shutil.copytree(whole[0], tmp_path / "run")
+    *first, last = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
+    del last[name]
+    (out / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in (*first, last)))
+    before = files(out)
+    with pytest.raises(ValueError, match=f"metrics.jsonl' has no {name} for epoch 3"):
+        train(out)
+    assert files(out) == before
+
+
 def test_a_run_is_not_resumed_to_fewer_epochs_than_it_was_trained(whole, tmp_path):
     out = shutil.copytree(whole[0], tmp_path / "run")
     recipe = json.loads((out / "recipe.json").read_text())

@@ -345,8 +345,15 @@ class Trainer:
 
     def _last_record(self) -> dict[str, Any]:
         """What a run that had ended before recorded last."""
-        records = [] if self.folder is None else self.folder.lines("metrics.jsonl")
-        return next((record for record in records if record["epoch"] == self.position.epoch), {})
+        if self.folder is None:
+            return {}
+        epoch = self.position.epoch
+        last = [record for record in self.folder.lines("metrics.jsonl") if record["epoch"] == epoch][-1]
+        for name in ("val_accuracy", "images_per_second"):
+            if last.get(name) is None:
+                path = str(self.folder.path / "metrics.jsonl")
+                raise ValueError(f"{path!r} has no {name} for epoch {epoch}, the last one: bring a copy back")
+        return last
 
     def _record_scales(self, epoch: int) -> None:
         """Appends the mean of each branch's scales, all read from the device at once."""
