@@ -208,7 +208,11 @@ CASES = {
         f"{RESUME} stopped",
         "metrics.jsonl",
     ),
-    "a finished run without metrics": (finished_without_metrics, f"{RESUME} stopped", "metrics.jsonl is gone"),
+    "a finished run without metrics": (
+        finished_without_metrics,
+        f"{RESUME} stopped",
+        "has no record of epoch 1",
+    ),
     "the warm-up never ends": (None, f"{TINY} --warmup-epochs inf", "warmup_epochs must"),
     "momentum NaN": (None, f"{TINY} --momentum nan", "momentum must"),
     "decay NaN": (None, f"{TINY} --weight-decay nan", "weight_decay must"),

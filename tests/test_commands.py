@@ -161,13 +161,18 @@ def test_what_a_user_may_not_expect_is_said(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tiny = ["train", "--data", "fake:64,4,32", "--epochs", "1", "--batch-size", "32", "--device", "cpu", "--out", "run"]
     said = []
-    for words in (tiny, [*tiny, "--resume"]):
+    for words in (tiny, [*tiny, "--resume"], [*tiny, "--resume"]):
+        if len(said) == 3:  # the last one has an epoch to train
+            recipe = (tmp_path / "run" / "recipe.json").read_text()
+            (tmp_path / "run" / "recipe.json").write_text(recipe.replace('"epochs": 1', '"epochs": 2'))
         with pytest.raises(SystemExit, match="0"):
             main(words)
         said += [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
     assert said[0] == "note: the scales are those that ship for repopt_vgg_nano"
     assert "the warm-up of 5 epochs does not end within 1" in said[1]
-    assert "the run in run is finished, and nothing more is trained" in said[2]
+    assert "the run in run was finished, and only epochs that its checkpoint lacks are trained" in said[2]
+    assert said[3] == said[2]
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 2
     taken, shipped = Scales.load(tmp_path / "run" / "scales.safetensors"), Scales.load("repopt_vgg_nano")
     assert all(
         torch.equal(taken[name][branch], scale) for name, scales in shipped.items() for branch, scale in scales.items()

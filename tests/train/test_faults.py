@@ -4,6 +4,7 @@ Kills are in test_resume.
 """
 
 import dataclasses
+import json
 import os
 import random
 import resource
@@ -13,8 +14,9 @@ import warnings
 from contextlib import contextmanager
 
 import pytest
+import torch
 
-from repopt.train.checkpoint import CHECKPOINT, PREVIOUS
+from repopt.train.checkpoint import CHECKPOINT, PREVIOUS, load_checkpoint, save_checkpoint
 from repopt.train.recipe import demo
 from repopt.train.training import Job, train_run
 from train.program import metrics, weights
@@ -144,3 +146,95 @@ def test_a_run_whose_checkpoint_is_damaged_says_so_and_ends_with_the_same_bits(c
         shutil.rmtree(out)
     print(f"{said} of {cases} changed the file, were noticed, and the runs ended with the same bits")
     assert said
+
+
+def files(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+@pytest.mark.parametrize("left", [None, 0, 1, 2.5], ids=["gone", "empty", "one epoch", "half a line"])
+def test_a_run_whose_records_are_lost_is_not_summed_up_from_the_rest(left, whole, tmp_path):
+    out = shutil.copytree(whole[0], tmp_path / "run")
+    lines = (out / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (out / "metrics.jsonl").unlink()
+    if left is not None:
+        half = lines[2][:40] if left == 2.5 else ""
+        (out / "metrics.jsonl").write_text("".join(lines[: int(left)]) + half)
+    before = files(out)
+    with pytest.raises(ValueError, match=r"metrics\.jsonl' has no record of epoch \d"):
+        train(out)
+    assert files(out) == before
+
+
+@pytest.mark.parametrize("name", ["val_accuracy", "images_per_second"])
+def test_a_last_record_without_its_figures_does_not_become_the_summary(name, whole, tmp_path):
+    out = shutil.copytree(whole[0], tmp_path / "run")
+    *first, last = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
+    del last[name]
+    (out / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in (*first, last)))
+    before = files(out)
+    with pytest.raises(ValueError, match=f"metrics.jsonl' has no {name} for epoch 3"):
+        train(out)
+    assert files(out) == before
+
+
+def test_a_run_is_not_resumed_to_fewer_epochs_than_it_was_trained(whole, tmp_path):
+    out = shutil.copytree(whole[0], tmp_path / "run")
+    recipe = json.loads((out / "recipe.json").read_text())
+    (out / "recipe.json").write_text(json.dumps({**recipe, "epochs": 2}))
+    before = files(out)
+    with pytest.raises(ValueError, match=r"was trained beyond epoch 2, where the run folder now ends it: set epochs"):
+        train(out)
+    assert files(out) == before
+
+
+NO_STATES = {
+    "another file": lambda state: {"a": 1},
+    "no position": lambda state: {**state, "position": {}},
+    "an epoch below 0": lambda state: {**state, "position": {**state["position"], "epoch": -1}},
+    "an optimizer without groups": lambda state: {**state, "optimizer": {"state": {}}},
+    "a rank without random numbers": lambda state: {**state, "ranks": [{"totals": torch.zeros(4), "random": {}}]},
+    "no ranks": lambda state: {**state, "ranks": []},
+    "a clock of words": lambda state: {**state, "clock": {"train": "long"}},
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*by an earlier version")
+@pytest.mark.parametrize("case", NO_STATES)
+def test_a_file_that_lacks_what_a_run_needs_is_a_damaged_checkpoint(case, whole, stopped, tmp_path):
+    """Of an earlier version: later ones are sealed."""
+    out = shutil.copytree(stopped, tmp_path / "run")
+    info = json.loads((out / "run.json").read_text())
+    (out / "run.json").write_text(json.dumps({**info, "id": None}))
+    for name in (CHECKPOINT, PREVIOUS):
+        state = torch.load(out / name, weights_only=True)
+        del state["origin"]
+        torch.save(NO_STATES[case](state) if name == CHECKPOINT else state, out / name)
+    with pytest.warns(UserWarning, match=r"does not hold the state of a run .*: the run goes on from the"):
+        train(out)
+    assert weights(out) == weights(whole[0])
+    torch.save(NO_STATES[case](state), out / CHECKPOINT)
+    (out / PREVIOUS).unlink()
+    with pytest.raises(ValueError, match=r"does not hold the state of a run .*: bring it back from a copy"):
+        train(out)
+
+
+def test_a_checkpoint_that_cannot_be_flushed_leaves_both_that_were_there(faults, tmp_path):
+    for value in (1, 2):
+        save_checkpoint(tmp_path, {"value": value})
+    before = files(tmp_path)
+    flush, os.fsync = os.fsync, lambda handle: faults.count()
+    faults.left = 1
+    try:
+        with pytest.raises(OSError, match="the last one is kept"):
+            save_checkpoint(tmp_path, {"value": 3})
+    finally:
+        os.fsync = flush
+    assert files(tmp_path) == before
+
+
+def test_a_checkpoint_that_the_disk_does_not_give_is_a_damaged_one(faults, tmp_path):
+    for value in (1, 2):
+        save_checkpoint(tmp_path, {"value": value})
+    with faults.within(tmp_path, 1), pytest.warns(UserWarning, match=r"Input/output error\): the run goes on from"):
+        assert load_checkpoint(tmp_path, torch.device("cpu")) == {"value": 1}

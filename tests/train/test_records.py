@@ -92,3 +92,13 @@ def test_a_corrupt_file_is_named_with_its_place(tmp_path, name, text, sentence):
     (folder / name).write_text(text)
     with pytest.raises(ValueError, match=sentence):
         read_run(folder)
+
+
+@pytest.mark.parametrize("left", [None, b"", bytes(100), b'{"epoch": 1}\n'], ids=["gone", "empty", "zeros", "cut"])
+def test_a_finished_run_has_a_record_of_every_epoch(left, tmp_path):
+    folder = write_run(tmp_path / "a")
+    (folder / "metrics.jsonl").unlink()
+    if left is not None:
+        (folder / "metrics.jsonl").write_bytes(left)
+    with pytest.raises(ValueError, match=r"metrics\.jsonl' has no record of epoch \d"):
+        read_run(folder)

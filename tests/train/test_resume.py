@@ -13,7 +13,7 @@ import repopt
 from data.pictures import class_folders
 from repopt.data.folder import read_folder
 from repopt.files import UNFINISHED
-from repopt.train.checkpoint import CHECKPOINT, PREVIOUS
+from repopt.train.checkpoint import CHECKPOINT, PREVIOUS, save_checkpoint
 from repopt.train.recipe import demo
 from repopt.train.records import read_info
 from repopt.train.training import Job, train_run
@@ -176,6 +176,34 @@ def test_a_run_that_stopped_at_a_broken_image_goes_on_without_it(tmp_path, monke
     warnings.simplefilter("ignore")
     with pytest.raises(ValueError, match="holds other images than when the run"):
         train_run(skipping, out, resume=True, device="cpu", quiet=True)
+
+
+def test_a_run_that_is_past_the_end_of_an_epoch_without_its_broken_images_goes_on_with_the_next(tmp_path):
+    """Stopped at step 3 of 4; without the broken images an epoch has 2."""
+    root, out = class_folders(tmp_path / "pets", 8, 2, size=(16, 16)), tmp_path / "run"
+    recipe = dataclasses.replace(demo(), epochs=2, batch_size=4, size=16, workers=0, warmup_epochs=0)
+    job = Job(method="sgd", model="repopt_vgg_nano", data=f"folder:{root}", recipe=recipe)
+    train_run(job, out, device="cpu", quiet=True)
+    for name in ("summary.json", "model.safetensors", PREVIOUS):
+        (out / name).unlink()
+    state = torch.load(out / CHECKPOINT, weights_only=True)
+    origin = state.pop("origin")
+    state["ranks"][0]["totals"] = torch.tensor([3.0, 6.0, 3.0, 3.0], dtype=torch.float64)
+    save_checkpoint(out, {**state, "position": {**state["position"], "epoch": 0, "step": 3}}, origin)
+    (out / PREVIOUS).unlink()
+    for name in (root / "train" / "cat").iterdir():
+        name.write_bytes(bytes(name.stat().st_size))
+    skipping, recorded = dataclasses.replace(job, broken="skip"), (out / "run.json").read_bytes()
+    sealed = (out / CHECKPOINT).read_bytes()
+    (out / CHECKPOINT).write_bytes(sealed[:-1])
+    with pytest.warns(UserWarning, match="broken"), pytest.raises(ValueError, match="bring it back from a copy"):
+        train_run(skipping, out, resume=True, device="cpu", quiet=True)
+    assert (out / "run.json").read_bytes() == recorded
+    (out / CHECKPOINT).write_bytes(sealed)
+    with pytest.warns(UserWarning, match="8 of 20 images are broken and were left out"):
+        summary = train_run(skipping, out, resume=True, device="cpu", quiet=True)
+    assert [(record["epoch"], record["step"]) for record in metrics(out)] == [(1, 2), (2, 4)]
+    assert (summary["steps"], read_info(out).train_images) == (4, 8)
 
 
 def test_a_finished_run_without_checkpoints_is_not_trained_again(wholes, tmp_path):

@@ -79,6 +79,26 @@ def test_a_folder_that_was_made_for_nothing_goes_and_the_users_own_stays(tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
+def test_parents_that_were_made_for_nothing_go_too_unless_they_have_been_used(tmp_path):
+    RunFolder(tmp_path / "runs" / "a" / "b").close()
+    assert list(tmp_path.iterdir()) == []
+    folder = RunFolder(tmp_path / "runs" / "a")
+    (tmp_path / "runs" / "mine").touch()
+    folder.close()
+    assert [path.name for path in tmp_path.rglob("*")] == ["runs", "mine"]
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "scales.jsonl", "tensorboard", "checkpoint.pt"])
+@pytest.mark.parametrize("there", [(), ("run.json",), ("run.json", "recipe.json")], ids=["new", "killed", "started"])
+def test_a_link_to_nothing_is_not_written_through(name, there, tmp_path):
+    for other in there:
+        (tmp_path / other).write_text("{}")
+    (tmp_path / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match=f"{name}' is a symbolic link to nothing"):
+        RunFolder(tmp_path, resume="recipe.json" in there)
+    assert (tmp_path / name).is_symlink()
+
+
 def test_the_look_that_counts_is_the_one_under_the_lock(tmp_path, monkeypatch):
     """Another process starts a run between our first look and our lock, and is done before we have it."""
     acquire = FileLock.acquire

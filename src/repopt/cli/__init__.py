@@ -220,7 +220,10 @@ def say_before(job: "Job", out: Path, *, resume: bool, quiet: bool) -> None:
     if not resume and job.scales == job.model:
         print(f"note: the scales are those that ship for {job.model}")
     if resume and (out / "summary.json").exists():
-        print(f"note: the run in {out} is finished, and nothing more is trained: for other settings give another --out")
+        print(
+            f"note: the run in {out} was finished, and only epochs that its checkpoint lacks are trained: for other "
+            "settings give another --out"
+        )
     elif resume and (out / "recipe.json").exists():
         print("note: the run goes on with its own settings, and other flags than --broken skip are ignored")
     elif not resume and job.recipe.warmup_epochs >= job.recipe.epochs:

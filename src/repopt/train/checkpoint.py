@@ -5,15 +5,18 @@ state says which run it belongs to, and with which settings it was trained. The 
 as checkpoint.previous.pt, in case the last one is damaged.
 """
 
+import errno
 import hashlib
 import io
 import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
 
+import msgspec
 import torch
+from torch import Tensor
 
 from repopt.files import check_file, replacing
 from repopt.train.records import read_json
@@ -27,6 +30,45 @@ _SEAL = b"\nrepopt sha256 "
 _HEX = 64
 _FREE = ("epochs", "workers")  # settings that may change when a run is resumed
 _FIXED = ("id", "method", "model", "options")  # of run.json
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Random(TypedDict):
+    cpu: Tensor
+    cuda: NotRequired[Tensor]
+
+
+class _RankState(TypedDict):
+    totals: Tensor
+    random: _Random
+
+
+class _Optimizer(TypedDict):
+    state: dict[Any, Any]
+    param_groups: list[dict[str, Any]]
+
+
+class _Position(TypedDict):
+    epoch: _Count
+    step: _Count
+    seconds: float
+    best_accuracy: float
+    best_epoch: _Count
+
+
+class RunState(TypedDict):
+    """What a run needs to go on, as `Trainer` saves it."""
+
+    model: dict[str, Any]
+    optimizer: _Optimizer
+    scales: NotRequired[dict[str, dict[str, Tensor]] | None]
+    ema: dict[str, Any] | None
+    scaler: dict[str, Any]
+    ranks: Annotated[list[_RankState], msgspec.Meta(min_length=1)]
+    position: _Position
+    clock: dict[str, float]
 
 
 class _DamagedError(ValueError):
@@ -75,6 +117,8 @@ def save_checkpoint(folder: Path, state: Mapping[str, Any], origin: Mapping[str,
             with _Hashed(unfinished) as file:
                 torch.save({**state, "origin": dict(origin or {})}, file)
                 file.write(_SEAL + file.digest.hexdigest().encode())
+                file.flush()
+                os.fsync(file.fileno())  # before the last two are touched
             if path.exists():
                 path.replace(folder / PREVIOUS)  # a kill between the two moves leaves this one to go on from
     except (OSError, RuntimeError) as error:
@@ -84,7 +128,7 @@ def save_checkpoint(folder: Path, state: Mapping[str, Any], origin: Mapping[str,
 
 
 def load_checkpoint(
-    folder: Path, device: torch.device, origin: Mapping[str, Any] | None = None
+    folder: Path, device: torch.device, origin: Mapping[str, Any] | None = None, layout: Any = dict[str, Any]
 ) -> dict[str, Any] | None:
     """The state that a run was left in, or None where nothing was saved yet.
 
@@ -92,6 +136,7 @@ def load_checkpoint(
         folder: the run's.
         device: for the tensors.
         origin: the run, as `read_origin` gives it; None accepts the checkpoint of any.
+        layout: the type of the state, `RunState` for a run's.
 
     Raises:
         ValueError: no checkpoint can be read, or the checkpoint is not this run's.
@@ -102,8 +147,14 @@ def load_checkpoint(
             continue
         try:
             state = _read(path, device, origin)
+            _check_layout(path, state, layout)
         except _DamagedError as error:
             damaged.append(str(error))
+            continue
+        except OSError as error:
+            if error.errno != errno.EIO:  # others pass, and the file may be whole
+                raise
+            damaged.append(f"the checkpoint {str(path)!r} cannot be read ({_cause(error)})")
             continue
         if damaged:
             warnings.warn(f"{damaged[0]}: the run goes on from the checkpoint before it", stacklevel=2)
@@ -125,10 +176,10 @@ def _read(path: Path, device: torch.device, origin: Mapping[str, Any] | None) ->
         trouble = f"the checkpoint {str(path)!r} cannot be read ({_cause(error)})"
         if not sealed:
             raise _DamagedError(trouble) from error
-        # what was sealed is whole: the trouble is elsewhere, such as a full GPU or the disk
-        raise (OSError if isinstance(error, OSError) else ValueError)(trouble) from error
-    if not isinstance(state, dict):
-        raise _DamagedError(f"the checkpoint {str(path)!r} does not hold the state of a run")
+        if isinstance(error, OSError):
+            raise
+        raise ValueError(trouble) from error  # what was sealed is whole: the trouble is elsewhere, such as a full GPU
+    _check_layout(path, state, dict[str, Any])
     found = state.pop("origin", None)
     if not sealed and found is not None:
         raise _DamagedError(f"the checkpoint {str(path)!r} has lost its checksum")
@@ -160,6 +211,13 @@ def _is_sealed(path: Path) -> bool:
     if seal[len(_SEAL) :] != digest.hexdigest().encode():
         raise _DamagedError(f"the checkpoint {str(path)!r} is damaged (its checksum is wrong)")
     return True
+
+
+def _check_layout(path: Path, state: object, layout: Any) -> None:
+    try:
+        msgspec.convert(state, layout)
+    except msgspec.ValidationError as error:
+        raise _DamagedError(f"the checkpoint {str(path)!r} does not hold the state of a run ({error})") from error
 
 
 def _check_origin(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

@@ -132,10 +132,6 @@ class Trainer:
     def resume(self) -> bool:
         """Goes back to the last checkpoint, if there is one; the first rank reads it for all."""
         state = self.world.shared(self._last_state)
-        if self.folder is not None:
-            if state is None and self.folder.lines("metrics.jsonl"):
-                warnings.warn(f"{str(self.folder.path)!r} has no checkpoint: the run starts over", stacklevel=2)
-            self.folder.forget_after(-1 if state is None else state["position"]["epoch"])
         if state is None:
             return False
         if state.get("scales") is not None:
@@ -148,6 +144,7 @@ class Trainer:
         self.step.scaler.load_state_dict(state["scaler"])
         self._restore_ranks(state["ranks"])
         self.position = Position(**state["position"])
+        self.position.step = min(self.position.step, len(self.batches))  # fewer, if broken images are left out by now
         self.clock = Clock(**state["clock"])
         self._note_saved()
         return True
@@ -155,7 +152,20 @@ class Trainer:
     def _last_state(self) -> dict[str, Any] | None:
         if self.folder is None:
             return None
-        return self.folder.load(self.device if self.world.size == 1 else torch.device("cpu"))
+        state = self.folder.load(self.device if self.world.size == 1 else torch.device("cpu"))
+        if state is None:
+            if self.folder.lines("metrics.jsonl"):
+                warnings.warn(f"{str(self.folder.path)!r} has no checkpoint: the run starts over", stacklevel=2)
+            self.folder.forget_after(-1)
+            return None
+        position = Position(**state["position"])
+        if position.epoch + (position.step > 0) > self.recipe.epochs:
+            raise ValueError(
+                f"the run in {str(self.folder.path)!r} was trained beyond epoch {self.recipe.epochs}, where the run "
+                "folder now ends it: set epochs in recipe.json back, or start another run"
+            )
+        self.folder.forget_after(position.epoch)
+        return state
 
     def _restore_lr_tensor(self) -> None:
         """A captured graph reads the learning rate from the tensor that it was captured with."""
@@ -335,12 +345,15 @@ class Trainer:
 
     def _last_record(self) -> dict[str, Any]:
         """What a run that had ended before recorded last."""
-        records = [{}] if self.folder is None else self.folder.lines("metrics.jsonl")
-        if self.folder is not None and not records:
-            raise ValueError(
-                f"the run in {str(self.folder.path)!r} is finished, but its metrics.jsonl is gone: restore it"
-            )
-        return records[-1]
+        if self.folder is None:
+            return {}
+        epoch = self.position.epoch
+        last = [record for record in self.folder.lines("metrics.jsonl") if record["epoch"] == epoch][-1]
+        for name in ("val_accuracy", "images_per_second"):
+            if last.get(name) is None:
+                path = str(self.folder.path / "metrics.jsonl")
+                raise ValueError(f"{path!r} has no {name} for epoch {epoch}, the last one: bring a copy back")
+        return last
 
     def _record_scales(self, epoch: int) -> None:
         """Appends the mean of each branch's scales, all read from the device at once."""

@@ -5,7 +5,7 @@ but a recipe's: a field that this version does not know would train differently,
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -197,8 +197,11 @@ def read_run(folder: str | Path) -> RunRecord:
         ValueError: it is no run, or a file in it is corrupt.
     """
     folder = Path(folder)
-    summary = folder / "summary.json"
+    file = folder / "summary.json"
+    summary = read_as(file, RunSummary) if file.exists() else None
     epochs = {record.epoch: record for record in read_lines_as(folder / "metrics.jsonl", EpochRecord)}
+    if summary is not None:
+        check_epochs(folder, epochs, summary.epochs)
     scales = {record.epoch: record.scales for record in read_lines_as(folder / "scales.jsonl", ScalesRecord)}
     return RunRecord(
         folder=folder.resolve(),  # whose last part is a name, also of "."
@@ -206,9 +209,16 @@ def read_run(folder: str | Path) -> RunRecord:
         recipe=read_json(folder, "recipe.json"),
         epochs=tuple(epochs[epoch] for epoch in sorted(epochs)),
         scales={epoch: scales[epoch] for epoch in sorted(scales)},
-        summary=read_as(summary, RunSummary) if summary.exists() else None,
+        summary=summary,
         int8=tuple(read_as(path, Int8Record) for path in sorted(folder.glob("*/quantized.json"))),
     )
+
+
+def check_epochs(folder: Path, recorded: Iterable[int], trained: int) -> None:
+    """Raises unless metrics.jsonl has a record of every epoch that was trained."""
+    if lost := sorted({*range(1, trained + 1)} - {*recorded}):
+        path = str(folder / "metrics.jsonl")
+        raise ValueError(f"{path!r} has no record of epoch {lost[0]}, which was trained: bring a copy back")
 
 
 def read_info(folder: str | Path) -> RunInfo:

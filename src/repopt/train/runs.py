@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,10 @@ from repopt.device import allow_tf32
 from repopt.files import read_as, read_lines_as, remove_unfinished, replacing
 from repopt.models import create_model
 from repopt.models.saved import CONFIG, read_saved
-from repopt.train.checkpoint import CHECKPOINT, PREVIOUS, has_checkpoint, load_checkpoint, save_checkpoint
+from repopt.train.checkpoint import CHECKPOINT, PREVIOUS, RunState, has_checkpoint, load_checkpoint, save_checkpoint
 from repopt.train.distributed import joined
 from repopt.train.recipe import BOUNDS, EARLIER, Recipe, with_fields
-from repopt.train.records import EpochRecord, RunConfig, read_info, read_json
+from repopt.train.records import EpochRecord, RunConfig, check_epochs, read_info, read_json
 from repopt.train.step import Score, evaluate
 
 __all__ = [
@@ -79,7 +80,7 @@ class RunFolder:
         self.path = path
         self.origin: Mapping[str, Any] | None = None
         _check_free(path, resume=resume)  # before anything is made
-        self._made = not path.exists()
+        self._made = [each for each in (path, *path.parents) if not each.exists()]
         path.mkdir(parents=True, exist_ok=True)
         self._inode = _inode(path)
         self._lock = _locked(path)
@@ -100,10 +101,13 @@ class RunFolder:
             shutil.rmtree(self.path / "tensorboard", ignore_errors=True)
 
     def close(self) -> None:
-        """Releases the folder, and removes it if this run made it and wrote nothing to it."""
+        """Releases the folder, and removes it if this run made it and wrote nothing to it; its new parents too."""
         own = self._made and _inode(self.path) == self._inode
         if own and [path.name for path in self.path.iterdir()] == [".lock"]:
             shutil.rmtree(self.path, ignore_errors=True)
+            with suppress(OSError):  # of a parent that holds something by now
+                for parent in self._made[1:]:
+                    parent.rmdir()
         self._lock.release()
 
     def _check_place(self) -> None:
@@ -121,7 +125,7 @@ class RunFolder:
 
     def load(self, device: torch.device) -> dict[str, Any] | None:
         """The last checkpoint that is whole, or None where nothing was saved yet."""
-        return load_checkpoint(self.path, device, self.origin)
+        return load_checkpoint(self.path, device, self.origin, RunState)
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         """Writes a JSON file in one move."""
@@ -143,7 +147,12 @@ class RunFolder:
         return read_lines_as(self.path / name, dict[str, Any])
 
     def forget_after(self, epoch: int) -> None:
-        """Drops the records of later epochs, which will be trained again."""
+        """Drops the records of later epochs, which will be trained again.
+
+        Raises:
+            ValueError: the record of an epoch up to this one is lost.
+        """
+        check_epochs(self.path, [record["epoch"] for record in self.lines("metrics.jsonl")], epoch)
         for name in ("metrics.jsonl", "scales.jsonl"):
             kept = [record for record in self.lines(name) if record["epoch"] <= epoch]
             if (self.path / name).exists():
@@ -160,6 +169,9 @@ def _check_free(path: Path, *, resume: bool) -> None:
         raise ValueError(f"there is a run in {str(path)!r} already: give --resume to go on with it, or another --out")
     if resume and not started:
         raise ValueError(f"there is no run in {str(path)!r} to resume: leave --resume out to start one")
+    for name in (*_RESULTS, "tensorboard"):
+        if (path / name).is_symlink() and not (path / name).exists():
+            raise ValueError(f"{str(path / name)!r} is a symbolic link to nothing: remove it")
     # a run starts by writing run.json and ends its start with recipe.json: in between, nothing is worth keeping
     taken = [] if started or (path / "run.json").exists() else [name for name in _RESULTS if (path / name).exists()]
     if taken:

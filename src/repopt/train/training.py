@@ -112,14 +112,14 @@ def _train(
     if folder is not None:
         if not resume:
             _write_start(job, folder, info)
-        elif read_info(folder.path).broken != job.broken:
-            changed = {name: info[name] for name in _OF_BROKEN}
-            folder.write("run.json", {**read_json(folder.path, "run.json"), **changed})
         folder.origin = read_origin(folder.path)
     # dropout draws from here: different units on each rank, whatever was drawn above
     torch.manual_seed(job.recipe.seed + world.rank)
     if resume:
         trainer.resume()
+        if folder is not None and read_info(folder.path).broken != job.broken:
+            changed = {name: info[name] for name in _OF_BROKEN}
+            folder.write("run.json", {**read_json(folder.path, "run.json"), **changed})
     summary = trainer.fit()
     if folder is not None:
         if job.method == "search" or job.scales == LEARN:
