@@ -46,7 +46,7 @@ class BrokenImageError(ValueError):
         self.reason = reason
         super().__init__(
             f"{str(path)!r} is not a readable image ({reason}): replace it, or leave broken images out with "
-            "broken='skip'"
+            "--broken skip"
         )
 
 
