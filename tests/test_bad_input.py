@@ -5,6 +5,7 @@ fails instead.
 """
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -196,6 +197,16 @@ CASES = {
         lambda: (Path("finished", "model.safetensors").unlink(), Path("finished", "model.safetensors").mkdir()),
         "eval finished --device cpu",
         "model.safetensors",
+    ),
+    "summary.json took NaN seconds": (
+        lambda: changed("finished/summary.json", seconds={"train": math.nan}),
+        "report finished",
+        "summary.json",
+    ),
+    "config.json has more classes than the memory": (
+        lambda: changed("finished/config.json", options={"num_classes": 10**12}),
+        "eval finished",
+        "",
     ),
     "summary.json is empty": (
         lambda: Path("finished", "summary.json").write_text(""),

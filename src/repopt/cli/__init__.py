@@ -185,7 +185,7 @@ def _say(error: Exception) -> None:
     from rich.console import Console
     from rich.markup import escape
 
-    said = str(error) or type(error).__name__
+    said = str(error).rpartition("DefaultCPUAllocator: ")[2] or type(error).__name__  # without a place in torch's code
     if isinstance(error, OSError) and error.strerror:  # without the number
         said = f"{error.filename!r}: {error.strerror}" if error.filename else error.strerror
     Console(stderr=True, highlight=False).print(f"[red]repopt:[/red] {escape(said)}", soft_wrap=True)

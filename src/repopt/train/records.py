@@ -83,6 +83,9 @@ class EpochRecord:
     images_per_second: float | None = None
     seconds: float | None = None
 
+    def __post_init__(self) -> None:
+        _check_counted(self.epoch, [self.seconds, self.images_per_second])
+
 
 @dataclass(frozen=True, kw_only=True)
 class ScalesRecord:
@@ -104,6 +107,15 @@ class RunSummary:
     best_epoch: int | None = None
     images_per_second: float | None = None
     peak_memory_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_counted(self.epochs, [*self.seconds.values(), self.images_per_second])
+
+
+def _check_counted(epochs: int, measured: Sequence[float | None]) -> None:
+    """Raises for what no run counts or measures; losses may be anything, of a training that diverged."""
+    if not 0 <= epochs <= BOUNDS["epochs"].high or not all(each is None or 0 <= each < 1e12 for each in measured):
+        raise ValueError("epochs, seconds and images per second must be numbers that a run can have")
 
 
 @dataclass(frozen=True, kw_only=True)
