@@ -147,8 +147,8 @@ class ClosedForm:
             self._arranged = [arranged, *others][:_ARRANGEMENTS]
         if arranged.sharded:
             grads = [local_rows(grad)[0] for grad in grads]
-        grad_scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
-        clip = None
+        given = vars(optimizer)  # by GradScaler, for the time of a step
+        grad_scale, found_inf, clip = given.get("grad_scale"), given.get("found_inf"), None
         if self._max_norm is not None:
             found = [(row.param, grad, row.name) for row, grad in zip(arranged.rows, grads, strict=True)]
             clip = clip_coefficient(self.plan, found, self._max_norm, grad_scale)
