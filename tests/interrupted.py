@@ -12,4 +12,5 @@ def interrupt_in(function, number=signal.SIGINT):
             sys.setprofile(None)
             signal.raise_signal(number)
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that run in the background ignore it
     sys.setprofile(watch)

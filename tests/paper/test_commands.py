@@ -46,6 +46,7 @@ class Interrupting(importlib.abc.MetaPathFinder):
         if name == "paper.tables":
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Interrupting())
+signal.signal(signal.SIGINT, signal.default_int_handler)
 runpy.run_module("paper", run_name="__main__", alter_sys=True)
 """
 
