@@ -7,11 +7,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import nn
-from torch.nn.utils import prune
 
 import repopt
+from attacked import (
+    CONV3,
+    Declares,
+    Small,
+    attached_state,
+    file,
+    itself,
+    kernels,
+    make_sgd,
+    nano,
+    non_leaf,
+    pruned,
+    sgd,
+    sparse_weight,
+    with_weight,
+)
 from repopt import Conv, Identity, Linear, Scales
 from repopt.data import load_data
 from repopt.data.augment import Augmentation
@@ -21,90 +35,6 @@ from repopt.quantize import Int8, QuantizeJob, layer_costs, post_training, quant
 from repopt.report import write_report
 
 SOURCE = Path(repopt.__file__).parent
-CONV3 = [Conv(3), Conv(1), Identity()]
-
-
-class Small(nn.Sequential):
-    """What each row attacks: `net[0]` and `net[2]` are planned."""
-
-    def __init__(self, **options):
-        super().__init__(
-            nn.Conv2d(3, 6, 3, padding=1, **options), nn.ReLU(), nn.Conv2d(6, 6, 3, padding=1, **options), nn.Flatten()
-        )
-        self.plan = repopt.plan(self, {"0|2": CONV3}, scales="ones") if not options else None
-
-
-class Declares(Small):
-    """Declares something as its branches, or as its depths."""
-
-    def __init__(self, branches=None, depths=None):
-        super().__init__()
-        self.declared, self.depths = branches, depths
-
-    def repopt_branches(self):
-        return self.declared
-
-    def repopt_depths(self):
-        return self.depths
-
-
-def sgd(net, lr=0.1):
-    return torch.optim.SGD(net.parameters(), lr=lr)
-
-
-def make_sgd(params):
-    return torch.optim.SGD(params, lr=0.1)
-
-
-def with_weight(weight):
-    net = nn.Sequential(nn.Linear(2, 2))
-    net[0].weight = weight
-    return net
-
-
-def non_leaf():
-    net = nn.Sequential(nn.Linear(2, 2))
-    del net[0].weight
-    net[0].weight = torch.ones(2, 2, requires_grad=True) * 2
-    return net
-
-
-def pruned():
-    net = Small()
-    prune.identity(net[0], "weight")
-    return net
-
-
-def itself():
-    loop = {}
-    loop["model"] = loop
-    return loop
-
-
-def file(name, content):
-    """A file in the test's folder with these bytes, tensors or pickled things inside."""
-
-    def write(folder):
-        path = folder / name
-        if isinstance(content, bytes):
-            path.write_bytes(content)
-        elif name.endswith(".safetensors"):
-            save_file(content, path)
-        else:
-            torch.save(content, path)
-        return path
-
-    return write
-
-
-def sparse_weight():
-    return nn.Parameter(torch.eye(2).to_sparse(), requires_grad=False)
-
-
-def kernels(net, **changes):
-    found = net.plan.init_()
-    return {**found, "0": {**found["0"], **changes}}
-
 
 BRANCHES = {
     "a float size": [Conv(3.0)],
@@ -428,16 +358,6 @@ CALLS = {
     "load_data of fakes in words": lambda net: load_data("fake:a,b,c"),
     "load_data of size 0": lambda net: load_data("digits", size=0),
 }
-
-
-def attached_state(net, state):
-    optimizer = sgd(net)
-    repopt.attach(optimizer, net.plan)
-    optimizer.load_state_dict(state)
-
-
-def nano(**options):
-    return repopt.create_model("repopt_vgg_nano", **options)
 
 
 INPUTS = {

@@ -11,6 +11,7 @@ import io
 import os
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
 
@@ -50,12 +51,22 @@ class _Optimizer(TypedDict):
     param_groups: list[dict[str, Any]]
 
 
-class _Position(TypedDict):
+@dataclass
+class Position:
+    """How far a run is: whole epochs, steps of the next one, and the seconds that those steps took."""
+
     epoch: _Count
     step: _Count
     seconds: float
     best_accuracy: float
     best_epoch: _Count
+
+    @staticmethod
+    def start() -> "Position":
+        return Position(epoch=0, step=0, seconds=0.0, best_accuracy=-1.0, best_epoch=0)
+
+    def __str__(self) -> str:
+        return f"step {self.step} of epoch {self.epoch + 1}" if self.step else f"epoch {self.epoch}"
 
 
 class RunState(TypedDict):
@@ -67,7 +78,7 @@ class RunState(TypedDict):
     ema: dict[str, Any] | None
     scaler: dict[str, Any]
     ranks: Annotated[list[_RankState], msgspec.Meta(min_length=1)]
-    position: _Position
+    position: Position
     clock: dict[str, float]
 
 

@@ -8,25 +8,24 @@ import math
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from repopt.data import DataSet, EvalBatches, TrainBatches
 from repopt.device import allow_tf32
-from repopt.train.checkpoint import random_state, set_random_state
+from repopt.train.checkpoint import Position, random_state, set_random_state
 from repopt.train.compiling import compiled
 from repopt.train.distributed import World
-from repopt.train.methods import Subject, clip_, frozen, make_optimizer, searched_scales, settled
+from repopt.train.methods import Subject, clip_, frozen, make_optimizer, scale_means, searched_scales, settled
 from repopt.train.objective import Objective
 from repopt.train.progress import Clock, RunProgress, StopOnSignal, StoppedError, scalar_writer
 from repopt.train.recipe import Recipe, freeze_step, lr_at
 from repopt.train.runs import RunFolder
-from repopt.train.step import TrainStep, evaluate, mixed_share, set_lr_
+from repopt.train.step import TrainStep, evaluate, mixed_share, moving_average, set_lr_
 
 _CHECK_EVERY = 100  # steps between reads of the device, for a loss that is not finite
 _WARM_STEPS = 3  # after which compilation and capture are done
@@ -35,20 +34,6 @@ _SAVE_SHARE = 0.01  # of the time, at the most, goes into checkpoints; the last 
 
 class DivergedError(RuntimeError):
     """A loss or weights that are not finite ended the run."""
-
-
-@dataclass
-class Position:
-    """How far a run is: whole epochs, steps of the next one, and the seconds that those steps took."""
-
-    epoch: int = 0
-    step: int = 0
-    seconds: float = 0.0
-    best_accuracy: float = -1.0
-    best_epoch: int = 0
-
-    def __str__(self) -> str:
-        return f"step {self.step} of epoch {self.epoch + 1}" if self.step else f"epoch {self.epoch}"
 
 
 class Trainer:
@@ -80,7 +65,7 @@ class Trainer:
         self.subject, self.recipe, self.folder, self.device = subject, recipe, folder, device
         self.world, self.clock, self._quiet = world or World(), clock or Clock(), quiet
         self.execution = settled(recipe, subject, data, device, self.world)
-        self.position = Position()
+        self.position = Position.start()
         self._saved_at, self._save_seconds = time.monotonic(), 0.0
         self._warm, self._last_saved = False, "none yet"
         self._write_scalars = scalar_writer(None if folder is None else folder.path)
@@ -92,7 +77,7 @@ class Trainer:
             allow_tf32(recipe.precision != "fp32")
         self.optimizer = self._make_optimizer()
         self.step = self._make_step()
-        self.ema = _moving_average(subject.model, recipe.ema)
+        self.ema = moving_average(subject.model, recipe.ema)
 
     def _make_batches(self, data: DataSet) -> tuple[TrainBatches, EvalBatches]:
         recipe, sizes = self.recipe, self.execution
@@ -181,7 +166,7 @@ class Trainer:
 
     def fit(self) -> dict[str, Any]:
         """Trains to the end of the recipe, and returns the summary."""
-        if self.position == Position():
+        if self.position == Position.start():
             self._record_scales(0)
         stop = StopOnSignal()
         progress = RunProgress(
@@ -329,7 +314,7 @@ class Trainer:
         return found
 
     def _summary(self, record: dict[str, Any]) -> dict[str, Any]:
-        last = record or self._last_record()
+        last = record or ({} if self.folder is None else self.folder.last_record(self.position.epoch))
         cuda = self.device.type == "cuda"
         return {
             "train_accuracy": last.get("train_accuracy"),
@@ -343,27 +328,11 @@ class Trainer:
             "steps": self.recipe.epochs * len(self.batches),
         }
 
-    def _last_record(self) -> dict[str, Any]:
-        """What a run that had ended before recorded last."""
-        if self.folder is None:
-            return {}
-        epoch = self.position.epoch
-        last = [record for record in self.folder.lines("metrics.jsonl") if record["epoch"] == epoch][-1]
-        for name in ("val_accuracy", "images_per_second"):
-            if last.get(name) is None:
-                path = str(self.folder.path / "metrics.jsonl")
-                raise ValueError(f"{path!r} has no {name} for epoch {epoch}, the last one: bring a copy back")
-        return last
-
     def _record_scales(self, epoch: int) -> None:
-        """Appends the mean of each branch's scales, all read from the device at once."""
         learned = self.recipe.freeze_at is not None
         if self.folder is None or not (self.subject.searching or learned):
             return
-        searched = searched_scales(self.subject)
-        flat = iter(torch.stack([scale.mean() for scales in searched.values() for scale in scales.values()]).tolist())
-        means = {name: {branch: next(flat) for branch in scales} for name, scales in searched.items()}
-        self.folder.append("scales.jsonl", {"epoch": epoch, "scales": means})
+        self.folder.append("scales.jsonl", {"epoch": epoch, "scales": scale_means(self.subject)})
 
     def _frozen_scales(self) -> dict[str, dict[str, Tensor]] | None:
         """The scales that this training has learned, once they are the plain model's constants."""
@@ -426,8 +395,3 @@ class Trainer:
     def synchronize(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-
-
-def _moving_average(model: nn.Module, decay: float) -> AveragedModel | None:
-    average = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
-    return AveragedModel(model, multi_avg_fn=average, use_buffers=True) if decay else None

@@ -142,6 +142,13 @@ def searched_scales(subject: Subject) -> dict[str, dict[str, Tensor]]:
     return {name: block.searched() for name, block in search_blocks(subject.model).items()}
 
 
+def scale_means(subject: Subject) -> dict[str, dict[str, float]]:
+    """The mean of each branch's scales, all read from the device at once."""
+    searched = searched_scales(subject)
+    flat = iter(torch.stack([scale.mean() for scales in searched.values() for scale in scales.values()]).tolist())
+    return {name: {branch: next(flat) for branch in scales} for name, scales in searched.items()}
+
+
 def make_optimizer(subject: Subject, recipe: Recipe, lr: float | Tensor, *, graph: bool = False) -> Optimizer:
     """The recipe's optimizer, re-parameterized where the subject has a plan."""
     groups = decay_groups(subject.model, recipe.weight_decay, identity=recipe.decay_identity)

@@ -146,6 +146,15 @@ class RunFolder:
         read_lines_as(self.path / name, EpochRecord)
         return read_lines_as(self.path / name, dict[str, Any])
 
+    def last_record(self, epoch: int) -> dict[str, Any]:
+        """What a run that had ended before recorded of its last epoch, with the figures that a summary needs."""
+        last = [record for record in self.lines("metrics.jsonl") if record["epoch"] == epoch][-1]
+        for name in ("val_accuracy", "images_per_second"):
+            if last.get(name) is None:
+                path = str(self.path / "metrics.jsonl")
+                raise ValueError(f"{path!r} has no {name} for epoch {epoch}, the last one: bring a copy back")
+        return last
+
     def forget_after(self, epoch: int) -> None:
         """Drops the records of later epochs, which will be trained again.
 

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from repopt.data import EvalBatches
 from repopt.train.distributed import World
@@ -198,3 +199,9 @@ def evaluate(model: nn.Module, batches: EvalBatches, recipe: Recipe, *, device: 
     model.train(training)
     loss, hits, images = world.sum(sums).tolist()
     return Score(loss=loss / images, accuracy=100 * hits / images, images=int(images))
+
+
+def moving_average(model: nn.Module, decay: float) -> AveragedModel | None:
+    """The moving average of a model's weights and buffers; None for a decay of 0."""
+    average = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+    return AveragedModel(model, multi_avg_fn=average, use_buffers=True) if decay else None
