@@ -9,15 +9,17 @@ import pytest
 import torch
 
 from interrupted import interrupt_in
+from repopt.models import create_model
 from repopt.plans.provenance import provenance
 from repopt.plans.scales import Scales
 from repopt.surgery.conversion import search_blocks
 from repopt.train.checkpoint import load_checkpoint
 from repopt.train.loop import Trainer
-from repopt.train.methods import make_subject
+from repopt.train.methods import make_optimizer, make_subject
 from repopt.train.progress import StoppedError
 from repopt.train.recipe import Recipe, demo, freeze_step
 from repopt.train.runs import load_run, run_recipe
+from repopt.train.step import set_lr_
 from repopt.train.training import Job, train_run
 from train.program import TINY, Program, finished, metrics, run, weights
 
@@ -25,6 +27,7 @@ BASE = dataclasses.replace(demo(), epochs=3, batch_size=32, eval_every=1, warmup
 RULES = {
     "sgd": BASE,
     "adamw": dataclasses.replace(BASE, optimizer="AdamW", lr=1e-3, ema=0.9, clip=1.0, mixup=0.4, accumulate=2),
+    "faster scales": dataclasses.replace(BASE, scale_lr=4.0),
 }
 SMALL = {"depths": (2, 1, 1, 1)}  # one identity
 STEPS = 4  # an epoch
@@ -124,6 +127,26 @@ def test_an_epoch_s_record_counts_the_steps_before_and_after_the_handover(tmp_pa
 def test_a_tenth_of_the_training_is_the_search_unless_said_otherwise(tmp_path):
     train(learning(dataclasses.replace(BASE, freeze_at=None, epochs=1)), tmp_path / "run")
     assert run_recipe(tmp_path / "run").freeze_at == 0.1
+
+
+def test_faster_scales_take_longer_steps_and_nothing_else_does():
+    def moved(factor):
+        recipe = dataclasses.replace(BASE, scale_lr=factor, momentum=0.0)
+        torch.manual_seed(0)
+        subject = make_subject("repopt", create_model("repopt_vgg_nano", **SMALL), recipe, scales="learn")
+        optimizer = make_optimizer(subject, recipe, 0.1)
+        set_lr_(optimizer, 0.01)
+        before = {name: param.clone() for name, param in subject.model.named_parameters()}
+        for param in subject.model.parameters():
+            param.grad = torch.ones_like(param)
+        optimizer.step()
+        return {name: before[name] - param for name, param in subject.model.named_parameters()}
+
+    plain, fast = moved(1.0), moved(8.0)
+    scales = {name for name in plain if ".scales." in name}
+    assert scales
+    for name, step in plain.items():
+        torch.testing.assert_close(fast[name], 8 * step if name in scales else step, rtol=1e-5, atol=1e-6)
 
 
 def test_scales_that_are_never_frozen_are_merged_at_the_end(tmp_path):

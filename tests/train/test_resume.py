@@ -25,7 +25,7 @@ WAYS = {
     "search": ["search", *TINY],
     "repopt-sgd": ["train", *TINY, "--scales", "ones", "--label-smoothing", "0.1"],
     "repopt-adamw": ["train", *TINY, "--scales", "ones", "--optimizer", "AdamW", "--lr", "1e-3", *EVERYTHING],
-    "learn": ["train", *TINY, "--scales", "learn", "--freeze-at", "0.5", "--ema", "0.9"],
+    "learn": ["train", *TINY, "--scales", "learn", "--freeze-at", "0.5", "--scale-lr", "4", "--ema", "0.9"],
     "csla": ["train", *TINY, "--method", "csla", "--scales", "ones"],
 }
 

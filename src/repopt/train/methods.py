@@ -29,6 +29,7 @@ from repopt.plans.planning import Plan, ScalesLike, plan
 from repopt.plans.scales import Scales
 from repopt.train.distributed import World
 from repopt.train.recipe import Recipe, on_cuda_unless_given, optimizer_named
+from repopt.train.step import LR_FACTOR
 
 Method = Literal["repopt", "sgd", "dirac", "repvgg", "qarepvgg", "csla", "search"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -158,6 +159,8 @@ def make_optimizer(subject: Subject, recipe: Recipe, lr: float | Tensor, *, grap
         options |= {"momentum": recipe.momentum, "nesterov": recipe.nesterov and recipe.momentum > 0}
     if graph and kind is not torch.optim.SGD:
         options["capturable"] = True
+    if subject.searching and recipe.scale_lr != 1:
+        groups = _with_faster_scales(groups, subject.model, recipe.scale_lr, lr)
     own = issubclass(kind, optim.RepOptimizer)  # torch has no such optimizer
     if own or (subject.plan is not None and _has_closed_form(recipe)):
         nothing = Plan(model=subject.model, blocks={}, scales=Scales({}))
@@ -172,6 +175,19 @@ def make_optimizer(subject: Subject, recipe: Recipe, lr: float | Tensor, *, grap
     if subject.plan is not None:
         attach(optimizer, subject.plan, kernels=subject.kernels)
     return optimizer
+
+
+def _with_faster_scales(
+    groups: list[dict[str, Any]], search: nn.Module, factor: float, lr: float | Tensor
+) -> list[dict[str, Any]]:
+    """Param groups of a search model, its scales in one of their own, with a multiple of the learning rate."""
+    from repopt.surgery.conversion import search_blocks
+
+    scales = [scale for block in search_blocks(search).values() for scale in block.scales.values()]
+    apart = set(map(id, scales))
+    others = [{**group, "params": [each for each in group["params"] if id(each) not in apart]} for group in groups]
+    own = {"params": scales, "weight_decay": 0.0, "lr": lr * factor, LR_FACTOR: factor}
+    return [*(group for group in others if group["params"]), own]
 
 
 def _has_closed_form(recipe: Recipe) -> bool:

@@ -62,7 +62,7 @@ _POSITIVE, _NOT_NEGATIVE = Bound(low=0, high=_LARGE, above=True), Bound(low=0, h
 BOUNDS: Mapping[str, Bound] = {
     **dict.fromkeys(("epochs", "batch_size", "lr_batch", "accumulate", "eval_every", "eval_batch"), _COUNT),
     **dict.fromkeys(("size", "eval_size"), _SIDE),
-    **dict.fromkeys(("lr", "clip"), _POSITIVE),
+    **dict.fromkeys(("lr", "scale_lr", "clip"), _POSITIVE),
     **dict.fromkeys(("warmup_epochs", "warmup_lr", "weight_decay", "mixup"), _NOT_NEGATIVE),
     **dict.fromkeys(("momentum", "label_smoothing", "ema", "dropout", "erasing"), _SHARE),
     "color_jitter": Bound(low=0, high=1),
@@ -111,6 +111,7 @@ class Recipe:
         identity: where the imagined identities start.
         rules: which of the method's two rules are followed; one alone is an ablation and equals no block.
         start: where a search's scales start: sqrt(2/l) counted as the `authors` or the `paper` do, or a number.
+        scale_lr: of scales that are searched or learned: times the learning rate of everything else.
         freeze_at: with scales that are learned: the share of the steps after which they are frozen, 0.1 unless given.
         precision: of the forward and backward pass.
         channels_last: memory format of weights and images; on CUDA unless given.
@@ -156,6 +157,7 @@ class Recipe:
     identity: IdentityStart = "searched"
     rules: Rules = "both"
     start: Counting | float = "authors"
+    scale_lr: float = 1.0
     freeze_at: float | None = None
     precision: Precision = "fp32"
     channels_last: bool | None = None

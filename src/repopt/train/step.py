@@ -24,6 +24,8 @@ from repopt.train.recipe import Recipe
 
 _EAGER_STEPS = 3  # before a graph is captured: compilation, optimizer states, library workspaces
 
+LR_FACTOR = "lr_factor"  # of a param group whose learning rate is a multiple of the recipe's
+
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -167,10 +169,11 @@ def mixed_share(recipe: Recipe, epoch: int, step: int, device: torch.device) -> 
 def set_lr_(optimizer: Optimizer, lr: float) -> None:
     """Sets the learning rate, inside the tensor that a captured graph reads where there is one."""
     for group in optimizer.param_groups:
+        own = lr * group.get(LR_FACTOR, 1)
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(lr)
+            group["lr"].fill_(own)
         else:
-            group["lr"] = lr
+            group["lr"] = own
 
 
 @dataclass(frozen=True, kw_only=True)
