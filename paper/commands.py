@@ -67,6 +67,10 @@ def make(
     runs = runs or (out / "runs" if scope.quick else Path("runs/reproduce"))
     if name is None:
         return _list_tables(scope, out)
+    if scope.cpu:
+        if name != "table4":
+            raise ValueError(f"--cpu is for table4, not for {name}")
+        name, device = "table4_cpu", "cpu"
     for flag, folder in {"--out": out, "--runs": runs}.items():
         if folder.is_file():
             raise ValueError(f"{str(folder)!r} is a file: give {flag} a folder")

@@ -3,26 +3,28 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from paper.workshop import Workshop, figures_of
 from repopt.models import create_model
 from repopt.plans.planning import Plan, plan
 from repopt.plans.scales import Scales, shipped
-from repopt.train.methods import Method
+from repopt.train.methods import LEARN, Method
 from repopt.train.recipe import RECIPES, Precision, Recipe, small
 from repopt.train.training import Job
 
-# where scales come from: our search, the authors' release, and Table 4's ablations
-Source = Literal["searched", "authors", "ones", "depth", "mean"]
+# where scales come from: our search, the authors' release, Table 4's ablations, and the training itself
+Source = Literal["searched", "authors", "ones", "depth", "mean", "learn"]
 # {data: how it is loaded, and what a user is asked for}
 _DATA = {
     "cifar100": ("cifar100", "the folder of CIFAR-100"),
     "imagenette": ("folder", "the folder that holds its train and val"),
+    "mini64": ("folder", "the folder that holds its train and val"),
 }
 _CROPS: dict[str, Any] = {"size": 96, "resized_crop": (0.25, 1.0)}  # of Imagenette, a quarter of the image or more
-# the paper's recipe on Imagenette, `small` on CIFAR-100
+# the paper's recipe on Imagenette and mini-ImageNet, `small` on CIFAR-100
 TRAINED_BY = {
+    "mini64": Recipe(epochs=40, eval_every=40, resized_crop=(0.25, 1.0)),
     "imagenette": Recipe(epochs=40, eval_every=40, **_CROPS),
     "cifar100": replace(small(), epochs=60, eval_every=60),
 }
@@ -39,15 +41,21 @@ class Scope:
 
     cifar100: Path | None = None  # the folder of CIFAR-100, which scales are searched on.
     imagenette: Path | None = None  # the folder that holds Imagenette's train and val, which models are trained on.
+    # the folder that holds train and val of mini-ImageNet: 100 classes, 50,000 and 6,000 images of 64 px.
+    mini64: Path | None = None
     authors: Path | None = None  # the folder of the scales that the paper's authors released.
-    seeds: tuple[int, ...] = ()  # of what is compared; 0 1 2 unless given, and 0 where quick.
+    # of what is compared; 0 1 2 unless given, 0 where quick. Where a learning rate is chosen, 0 does it.
+    seeds: tuple[int, ...] = ()
     precision: Precision = "bf16"  # of training; a row that is there is not measured again for another one.
     # nano on a few embedded digits, in seconds on a CPU: it shows that the code works, and nothing else.
     quick: bool = False
+    # of table4: nano on 20,000 images of CIFAR-100, in hours on two CPU cores, seeds 0 to 5.
+    cpu: bool = False
 
     def __post_init__(self) -> None:
         if not self.seeds:
-            object.__setattr__(self, "seeds", (0,) if self.quick else (0, 1, 2))
+            usual = tuple(range(6)) if self.cpu else (0, 1, 2)
+            object.__setattr__(self, "seeds", (0,) if self.quick else usual)
 
     @property
     def limit(self) -> int | None:
@@ -69,7 +77,7 @@ class Scope:
 
     def adapt(self, recipe: Recipe, seed: int) -> Recipe:
         """A recipe as it is run here: with a seed and the scope's precision, and cut short where the scope is quick."""
-        recipe = replace(recipe, seed=seed, precision="fp32" if self.quick else self.precision)
+        recipe = replace(recipe, seed=seed, precision="fp32" if self.quick or self.cpu else self.precision)
         return replace(recipe, epochs=1, eval_every=1, **_QUICK) if self.quick else recipe
 
 
@@ -86,6 +94,7 @@ class Training:
     recipe: Recipe | None = None  # another one than the data's, or than that of the model's family for a search
     fields: Mapping[str, Any] = field(default_factory=dict)  # that replace some of the recipe's
     options: Mapping[str, Any] = field(default_factory=dict)  # of the model
+    limit: int | None = None  # images that it is trained on, and at the most as many to evaluate; all unless given
     one_seed: bool = False  # not trained with the others
     again: bool = False  # a second search, with another seed
     measure: "Callable[[Training, Scope, int, Workshop], Lines]" = lambda training, scope, seed, workshop: [
@@ -98,8 +107,10 @@ class Training:
 
     def job(self, scope: Scope, seed: int, workshop: Workshop) -> Job:
         """What is run; the scales are searched for where they are not there."""
-        model, method, scales = scope.model(self.model), self.method, None
-        if self.scales or method == "repopt":
+        model, method, scales = scope.model(self.model), self.method, cast(Scales | str | None, None)
+        if self.scales == LEARN:
+            method, scales = "repopt", LEARN
+        elif self.scales or method == "repopt":
             found = scales_from(self.scales or "searched", scope, workshop, model)
             method, scales = "repopt", self.change(found, model)
         if method == "search":
@@ -108,7 +119,7 @@ class Training:
         else:
             recipe = self.recipe or TRAINED_BY[self.data]
         recipe, data = scope.adapt(replace(recipe, **self.fields), seed), scope.data(self.data)
-        about: dict[str, Any] = {"limit": scope.limit, "options": dict(self.options)}
+        about: dict[str, Any] = {"limit": scope.limit or self.limit, "options": dict(self.options)}
         return Job(method=method, model=model, data=data, recipe=recipe, scales=scales, **about)
 
 

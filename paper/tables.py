@@ -3,7 +3,8 @@
 import csv
 import fnmatch
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, product
@@ -12,7 +13,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from paper.jobs import SEARCH_SEED, SEARCHED_AGAIN, Lines, Scope, Training
-from paper.view import View, read_rows
+from paper.view import Record, View, matching, read_rows
 from paper.workshop import FIGURES, Workshop
 from repopt.device import commit, environment
 from repopt.files import append_csv, are_some_of
@@ -21,6 +22,8 @@ from repopt.train.loop import DivergedError
 # {what a user types: where it is declared}, in the order of docs/results.md
 NAMES = {
     **{"table2": "table2:TABLE2", "table3": "table2:TABLE3", "table4": "table4:TABLE4"},
+    **{"table4_cpu": "evidence:TABLE4_CPU", "where": "evidence:WHERE", "one_run": "evidence:ONE_RUN"},
+    **{"best": "evidence:BEST", "decay": "evidence:DECAY", "adamw": "evidence:ADAMW", "int8_mini": "evidence:INT8"},
     **{"constants": "studies:CONSTANTS", "multipliers": "scale_figures:MULTIPLIERS", "a0": "studies:A0"},
     **{"table5": "studies:TABLE5", "table6": "studies:TABLE6", "tableB": "studies:TABLE_B"},
     **{"figureE": "scale_figures:FIGURE_E", "table8": "table8:TABLE8", "tableC": "table8:TABLE_C"},
@@ -40,10 +43,14 @@ class TableRow:
     def name(self) -> str:
         return ", ".join(str(value) for value in self.key.values() if value not in (None, ""))
 
+    @property
+    def texts(self) -> dict[str, str]:
+        """Its key, as a CSV file has it."""
+        return {column: "" if value is None else str(value) for column, value in self.key.items()}
+
     def stands_in(self, path: Path) -> bool:
         """Whether a CSV file has it."""
-        wanted = {column: "" if value is None else str(value) for column, value in self.key.items()}
-        return any(wanted.items() <= record.items() for record in read_rows(path))
+        return any(self.texts.items() <= record.items() for record in read_rows(path))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +61,14 @@ class Table(View):
     keys: tuple[str, ...]  # the columns of the CSV file that tell rows apart
     trainings: Sequence[Training]  # a row for each of them and each seed; searches and what is not trained have one
     figures: tuple[str, ...] = FIGURES  # the other columns, of what is measured
+
+    def rivals(self, row: "TableRow", rows: Sequence["TableRow"]) -> list["TableRow"]:
+        """The rows of the first seed that choose the setting of this one; none where none is to be chosen."""
+        if not self.chosen_on or str(row.key["seed"]) == self.chosen_on:
+            return []
+        alike = {column: value for column, value in row.key.items() if column not in (*self.best, "seed")}
+        first = [each for each in rows if str(each.key["seed"]) == self.chosen_on]
+        return [each for each in first if alike.items() <= each.key.items()]
 
     @property
     def header(self) -> list[str]:
@@ -88,8 +103,20 @@ def rows_left(table: Table, scope: Scope, path: Path, only: str = "*") -> tuple[
     wanted = [row for row in rows if fnmatch.fnmatch(row.name, only)]
     if not wanted:
         raise ValueError(f"{path.stem} has no row named {only!r}; one is {rows[0].name!r}")
+    records = read_rows(path)
+    wanted = [row for row in wanted if is_chosen(table, row, rows, records) is not False]
     left = [row for row in wanted if not row.stands_in(path)]
     return left, len(wanted) - len(left)
+
+
+def is_chosen(table: Table, row: TableRow, rows: Sequence[TableRow], records: Sequence[Record]) -> bool | None:
+    """Whether a row has the setting that the first seed chooses; None where that is not known yet."""
+    rivals = table.rivals(row, rows)
+    found = [record for rival in rivals for record in matching(records, **rival.texts)]
+    if len(found) < len(rivals):
+        return None
+    chosen = table.at_best(found)
+    return not rivals or (any(chosen) and all(chosen[0][column] == row.texts[column] for column in table.best))
 
 
 def reproduce(table: Table, scope: Scope, workshop: Workshop, path: Path, only: str = "*") -> list[TableRow]:
@@ -102,19 +129,39 @@ def reproduce(table: Table, scope: Scope, workshop: Workshop, path: Path, only: 
         raise ValueError(f"{str(path)!r} has different columns from {path.stem}: give another --out")
     left, standing = rows_left(table, scope, path, only)
     print(f"{table.title}: {standing} rows stand in {path}, {len(left)} to go")
-    rows, elsewhere = [row for row in left if scope.authors is not None or not row.authors], []
+    rows = [row for row in left if scope.authors is not None or not row.authors]
+    elsewhere: list[TableRow] = []
     if len(rows) < len(left):
         print(f"left out without --authors: {len(left) - len(rows)} rows")
-    for number, row in enumerate(rows, start=1):
-        # a claim is for this file: the same row of another one is measured there
-        claimed = hashlib.sha256(f"{row.name} {path.resolve()}".encode()).hexdigest()[:12]
-        with workshop.claim(f"{path.stem}-{claimed}") as mine:
-            if not mine:
-                elsewhere.append(row)
-            elif not row.stands_in(path):  # another process may have finished it meanwhile
-                print(f"{number}/{len(rows)}  {row.name}", flush=True)
-                _write_row(table, row, workshop, path)
+    every, waiting, asked = table.rows(scope), True, {row.name for row in rows}
+    blind = [row for row in rows if any(_is_missing(rival, path, asked) for rival in table.rivals(row, every))]
+    if blind:
+        print(f"left out until seed {table.chosen_on} has chosen their settings: {len(blind)} rows")
+        rows = [row for row in rows if row not in blind]
+    while waiting:  # for the first seed of another process, which chooses what the others are trained with
+        waiting = False
+        elsewhere.clear()
+        for number, row in enumerate(rows, start=1):
+            chosen = is_chosen(table, row, every, read_rows(path))
+            waiting |= chosen is None
+            if not chosen:
+                continue
+            # a claim is for this file: the same row of another one is measured there
+            claimed = hashlib.sha256(f"{row.name} {path.resolve()}".encode()).hexdigest()[:12]
+            with workshop.claim(f"{path.stem}-{claimed}") as mine:
+                if not mine:
+                    elsewhere.append(row)
+                elif not row.stands_in(path):  # another process may have finished it meanwhile
+                    print(f"{number}/{len(rows)}  {row.name}", flush=True)
+                    _write_row(table, row, workshop, path)
+        if waiting:
+            time.sleep(1)
     return elsewhere
+
+
+def _is_missing(rival: TableRow, path: Path, asked: Container[str]) -> bool:
+    """Whether a row stands in no file and is not to be measured now either."""
+    return rival.name not in asked and not rival.stands_in(path)
 
 
 def _write_row(table: Table, row: TableRow, workshop: Workshop, path: Path) -> None:

@@ -130,8 +130,7 @@ def digest_of(scales: Scales) -> str:
 
 def _name(job: Job) -> str:
     """A name that differs wherever two jobs do."""
-    assert job.scales is None or isinstance(job.scales, Scales)
-    scales = None if job.scales is None else digest_of(job.scales)
+    scales = digest_of(job.scales) if isinstance(job.scales, Scales) else job.scales
     about = {**asdict(replace(job, scales=None)), "scales": scales}
     digest = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode())
     return f"{job.model}-{job.method}-{job.recipe.seed}-{digest.hexdigest()[:12]}"

@@ -1,0 +1,253 @@
+"""What the method is worth, and where: ways to train a plain network, each at its own best learning rate.
+
+A learning rate is chosen on seed 0, and what is reported is measured on the others.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from paper.jobs import Lines, Scope, Training
+from paper.table8 import int8_column
+from paper.tables import Table
+from paper.view import SEEDS, accuracy, minus, number, text
+from paper.workshop import ENVIRONMENT, Workshop
+from repopt.plans.scales import Scales
+from repopt.quantize import Int8, QuantizeJob, quantize_run
+from repopt.train.recipe import Recipe
+
+_Ways = Mapping[str, dict[str, Any]]  # {name: what it changes of a training}
+_RATES = (0.1, 0.2)
+
+
+def stage_means(scales: Scales, _: str = "") -> Scales:
+    """Scales averaged over each stage: a number for each kind of branch."""
+    stages: dict[tuple[str, str], list[float]] = {}
+    for operator, branches in scales.items():
+        for branch, scale in branches.items():
+            stages.setdefault((operator.partition(".")[0], branch), []).extend(scale.flatten().tolist())
+    means = {key: sum(found) / len(found) for key, found in stages.items()}
+    found = {
+        operator: {
+            branch: scale.new_full(scale.shape, means[operator.partition(".")[0], branch])
+            for branch, scale in branches.items()
+        }
+        for operator, branches in scales.items()
+    }
+    return Scales(found, scales.metadata)
+
+
+def _learned(share: float, **fields: Any) -> dict[str, Any]:
+    return {"scales": "learn", "fields": {"freeze_at": share, **fields}}
+
+
+_ALONE = {"rules": "initialization"}
+_WAYS: _Ways = {
+    "plain SGD": {"method": "sgd", "fields": {"kernel": "paper"}},  # He's init, which is better for it
+    "Dirac": {"method": "dirac"},
+    "initialization alone": {"scales": "searched", "fields": _ALONE},
+    "RepOpt, searched": {"scales": "searched"},
+    "RepOpt, stage means": {"scales": "searched", "change": stage_means},
+    "RepOpt, depth": {"scales": "depth"},
+    "RepOpt, one run": _learned(0.1),
+    "RepVGG": {"method": "repvgg"},
+    "QARepVGG": {"method": "qarepvgg"},
+}
+_ONE_RUN: _Ways = {
+    "frozen at 30%": _learned(0.3),
+    "never frozen": _learned(1.0),
+    "frozen at 10%, scales ten times as fast": _learned(0.1, scale_lr=10.0),
+    "frozen at 30%, scales ten times as fast": _learned(0.3, scale_lr=10.0),
+    "never frozen, scales ten times as fast": _learned(1.0, scale_lr=10.0),
+}
+
+
+def _trainings(ways: _Ways, how: Mapping[str, Any], rates: Sequence[float] = _RATES, **key: Any) -> Iterator[Training]:
+    """Every way at every learning rate; `key` has the other columns that tell its rows apart."""
+    for (name, way), rate in product(ways.items(), rates):
+        fields = {**how.get("fields", {}), **way.get("fields", {}), "lr": rate}
+        yield Training(key={**key, "way": name, "rate": rate}, **{**how, **way, "fields": fields})
+
+
+def _mini64(epochs: int, size: str = "b0", limit: int | None = None, **fields: Any) -> dict[str, Any]:
+    """A training on mini-ImageNet, evaluated at its end; an eighth of it is warm-up, of 1 to 5 epochs."""
+    schedule = {"epochs": epochs, "eval_every": epochs, "warmup_epochs": min(5, max(1, epochs // 8))}
+    return {"model": size, "data": "mini64", "limit": limit, "fields": {**schedule, **fields}}
+
+
+_CHOSEN: dict[str, Any] = {"best": ("rate",), "chosen_on": "0"}
+_ACCURACY = (text("lr"), SEEDS, accuracy(), number("train_accuracy", "on training images", "{:.1f}"))
+
+_CPU_RATES = (0.03, 0.1, 0.3)
+_CPU_WAYS: _Ways = {
+    "RepOpt, searched": {"scales": "searched"},
+    "RepOpt, mean over channels": {"scales": "mean"},
+    "RepOpt, stage means": {"scales": "searched", "change": stage_means},
+    "RepOpt, one run, never frozen": _learned(1.0),
+    "RepOpt, one run, frozen at 30%": _learned(0.3),
+    "RepOpt, one run, frozen at 10%": _learned(0.1),
+    "RepOpt, depth": {"scales": "depth"},
+    "RepOpt, ones": {"scales": "ones"},
+    "Dirac": {"method": "dirac"},
+    "RepVGG": {"method": "repvgg"},
+    "initialization alone": {"scales": "searched", "fields": _ALONE},
+    "initialization alone, stage means": {"scales": "searched", "change": stage_means, "fields": _ALONE},
+    "multipliers alone": {"scales": "searched", "fields": {"rules": "iteration"}},
+}
+_CPU = Recipe(
+    epochs=10, eval_every=10, batch_size=128, lr_batch=128, warmup_epochs=1, label_smoothing=0, crop_padding=4
+)
+_ON_CPU: dict[str, Any] = {"model": "nano", "data": "cifar100", "recipe": _CPU, "limit": 20_000}
+
+TABLE4_CPU = Table(
+    title="Table 4 on a CPU: nano, 20,000 images",
+    keys=("way", "model", "rate", "seed"),
+    trainings=[
+        *_trainings(_CPU_WAYS, _ON_CPU, _CPU_RATES),
+        *_trainings({"plain SGD": _WAYS["plain SGD"]}, _ON_CPU, (0.01, *_CPU_RATES)),
+    ],
+    by=("way",),
+    **_CHOSEN,
+    order={"way": [*_CPU_WAYS, "plain SGD"]},
+    columns=[text("way", "trained by"), *_ACCURACY, minus("RepVGG"), minus("Dirac")],
+)
+
+# {share of the data: images}; epochs are passes over these
+_SHARES = {"10%": 5_000, "50%": 25_000, "100%": None}
+# a cell of the map: model, share and epochs
+_CELLS = [
+    *product(("b0",), ("100%",), (15, 5, 40)),
+    *product(("b0",), ("10%", "50%"), (5, 15, 40)),
+    *product(("b0",), ("10%", "50%", "100%"), (120,)),
+]
+_COMPARED = ("plain SGD", "Dirac", "RepOpt, searched", "RepOpt, one run", "RepVGG")
+
+WHERE = Table(
+    title="Where does it pay?",
+    keys=("model", "share", "epochs", "way", "rate", "seed"),
+    trainings=[
+        training
+        for size, share, epochs in [*_CELLS, *product(("a0",), ("100%",), (15, 40))]
+        for training in _trainings(
+            {name: way for name, way in _WAYS.items() if size == "b0" or name in _COMPARED},
+            _mini64(epochs, size, _SHARES[share]),
+            share=share,
+            epochs=epochs,
+        )
+    ],
+    by=("model", "share", "epochs", "way"),
+    **_CHOSEN,
+    order={"share": list(_SHARES), "epochs": ("5", "15", "40", "120"), "way": list(_WAYS)},
+    columns=[
+        *("model", text("share", "of the data"), "epochs", text("way", "trained by"), *_ACCURACY),
+        *(minus("RepVGG"), minus("Dirac"), minus("plain SGD")),
+    ],
+)
+
+ONE_RUN = Table(
+    title="One run: scales learned on the way",
+    keys=("model", "epochs", "way", "rate", "seed"),
+    trainings=[training for epochs in (15, 40) for training in _trainings(_ONE_RUN, _mini64(epochs), epochs=epochs)],
+    by=("epochs", "way"),
+    **_CHOSEN,
+    order={"epochs": ("15", "40"), "way": list(_ONE_RUN)},
+    columns=["epochs", text("way", "scales"), *_ACCURACY],
+)
+
+BEST = Table(
+    title="RepOpt and RepVGG on other data",
+    keys=("data", "model", "way", "rate", "seed"),
+    trainings=[
+        training
+        for data in ("cifar100", "imagenette")
+        for training in _trainings({name: _WAYS[name] for name in _COMPARED}, {"model": "b0", "data": data}, data=data)
+    ],
+    by=("data", "way"),
+    **_CHOSEN,
+    order={"way": _COMPARED},
+    columns=["data", text("way", "trained by"), *_ACCURACY, minus("RepVGG"), minus("Dirac")],
+)
+
+_DECAYS = (4e-5, 1e-3, 5e-3)
+_DECAYED = ("RepOpt, searched", "initialization alone", "RepVGG")
+
+DECAY = Table(
+    title="Weight decay that bites",
+    keys=("model", "weight_decay", "way", "rate", "seed"),
+    trainings=[
+        training
+        for decay in _DECAYS
+        for training in _trainings(
+            {name: _WAYS[name] for name in _DECAYED},
+            _mini64(40, weight_decay=decay),
+            weight_decay=decay,
+        )
+    ],
+    by=("weight_decay", "way"),
+    **_CHOSEN,
+    order={"way": _DECAYED},
+    columns=[
+        *(text("weight_decay", "weight decay"), text("way", "trained by"), *_ACCURACY),
+        *(minus("RepVGG"), minus("initialization alone")),
+    ],
+)
+
+_ADAMW = {"optimizer": "AdamW", "weight_decay": 0.05}
+_ADAMW_WAYS: _Ways = {
+    "AdamW": {"method": "sgd", "fields": {**_ADAMW, "kernel": "paper"}},
+    "AdamW, Dirac": {"method": "dirac", "fields": _ADAMW},
+    "RepOpt-AdamW, searched": {"scales": "searched", "fields": _ADAMW},
+}
+
+ADAMW = Table(
+    title="AdamW",
+    keys=("model", "way", "rate", "seed"),
+    trainings=[*_trainings(_ADAMW_WAYS, _mini64(15), (1e-3, 3e-3))],
+    by=("way",),
+    **_CHOSEN,
+    order={"way": list(_ADAMW_WAYS)},
+    columns=[text("way", "trained by"), *_ACCURACY, minus("AdamW"), minus("AdamW, Dirac")],
+)
+
+_QUANTIZED = ("RepOpt, searched", "RepVGG", "QARepVGG", "Dirac")
+_ORT: list[tuple[Any, int]] = [*product(("channel", "tensor"), (100, 1000))]
+
+
+def _quantized(training: Training, scope: Scope, seed: int, workshop: Workshop) -> Lines:
+    """A line for each setting of ONNX Runtime; one by torchao for the first seed."""
+    run = training.run(scope, seed, workshop, weights=True)
+    settings = [Int8(backend="onnxruntime", weights=by, images=images) for by, images in _ORT]
+    settings = [*settings, *([Int8()] if seed == scope.seeds[0] else [])]
+    lines = []
+    for setting in [Int8(backend="onnxruntime", images=16)] if scope.quick else settings:
+        with TemporaryDirectory() as folder, workshop.sharing():
+            at: dict[str, Any] = {"out": Path(folder, "int8"), "device": workshop.chosen_device}
+            job = QuantizeJob(setting=setting, limit=scope.limit)
+            lines.append(quantize_run(run, job, quiet=workshop.quiet, **at).record)
+    return lines
+
+
+INT8 = Table(
+    title="INT8 of B0 on mini-ImageNet",
+    keys=("way", "model", "seed"),
+    # at the learning rate that is the better one for most
+    trainings=[
+        *_trainings({name: {**_WAYS[name], "measure": _quantized} for name in _QUANTIZED}, _mini64(40), (0.2,)),
+    ],
+    figures=(
+        *("backend", "weights", "calibrator", "images", "form", "float_accuracy", "int8_accuracy", "drop"),
+        *("val_images", "epochs", "kernel", *ENVIRONMENT),
+    ),
+    by=("way",),
+    order={"way": _QUANTIZED},
+    columns=[
+        *(text("way", "trained by"), SEEDS, accuracy("float", "float_accuracy", backend="x86")),
+        *(
+            int8_column(f"per-{by} weights, {images:,} images", backend="onnxruntime", weights=by, images=str(images))
+            for by, images in _ORT
+        ),
+        int8_column("torchao, per-channel weights", backend="x86"),
+    ],
+)
