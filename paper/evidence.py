@@ -234,7 +234,7 @@ INT8 = Table(
     keys=("way", "model", "seed"),
     # at the learning rate that is the better one for most
     trainings=[
-        *_trainings({name: {**_WAYS[name], "measure": _quantized} for name in _QUANTIZED}, _mini64(40), (0.2,)),
+        *_trainings({name: {**_WAYS[name], "measure": _quantized} for name in _QUANTIZED}, _mini64(40), (0.1,)),
     ],
     figures=(
         *("backend", "weights", "calibrator", "images", "form", "float_accuracy", "int8_accuracy", "drop"),
