@@ -31,7 +31,7 @@ LAYERS = [
     {"optim.closed_form", "optim.block_kernels", "optim.grad_route"},
     {"optim.rep_optimizer"},
     {"optim.sgd", "optim.adam", "optim.lion", "optim.branch_route"},
-    {"optim.attachment"},
+    {"optim.attachment", "surgery.norms"},
     {"surgery.blocks"},
     {"surgery.conversion", "data", "models"},
     {"surgery.freezing"},

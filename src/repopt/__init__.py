@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from repopt.plans.planning import Plan as Plan
     from repopt.plans.planning import plan as plan
     from repopt.plans.scales import Scales as Scales
+    from repopt.surgery.conversion import branch_model as branch_model
     from repopt.surgery.conversion import csla_model as csla_model
     from repopt.surgery.conversion import extract_scales as extract_scales
     from repopt.surgery.conversion import merge as merge
@@ -45,6 +46,7 @@ _HOMES = {
     "Plan": "plans.planning",
     "Scales": "plans.scales",
     "attach": "optim.attachment",
+    "branch_model": "surgery.conversion",
     "clip_grad_norm_": "optim.clipping",
     "create_model": "models",
     "csla_model": "surgery.conversion",
