@@ -32,7 +32,7 @@ LAYERS = [
     {"optim.rep_optimizer"},
     {"optim.sgd", "optim.adam", "optim.lion", "optim.branch_route"},
     {"optim.attachment", "surgery.norms"},
-    {"surgery.blocks"},
+    {"surgery.blocks", "optim.reparameterizing"},
     {"surgery.conversion", "data", "models"},
     {"surgery.freezing"},
     {"verification.equality", "train"},

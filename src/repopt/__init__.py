@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from repopt.optim.attachment import attach as attach
     from repopt.optim.clipping import clip_grad_norm_ as clip_grad_norm_
     from repopt.optim.decay import decay_groups as decay_groups
+    from repopt.optim.reparameterizing import reparameterize as reparameterize
     from repopt.plans.dirac import dirac_init_ as dirac_init_
     from repopt.plans.planning import Plan as Plan
     from repopt.plans.planning import plan as plan
@@ -57,6 +58,7 @@ _HOMES = {
     "list_models": "models",
     "merge": "surgery.conversion",
     "plan": "plans.planning",
+    "reparameterize": "optim.reparameterizing",
     "search_model": "surgery.conversion",
     "verify": "verification.equality",
 }
