@@ -1,8 +1,8 @@
 """Lets PyPI's torchvision, a CUDA build, load beside a CPU build of torch.
 
-Its extension links to three CUDA libraries. Before `import torchvision` the tests load empty stand-ins for them, in which
-every function returns 0; nms, roi_align and the other operators then run on the CPU. They are compiled on the spot, from
-the names that the extension itself asks for.
+Its extension links to three CUDA libraries. Before `import torchvision` the tests load stand-ins for them, in which
+every function returns 0; nms, roi_align and the other operators then run on the CPU. The stand-ins are compiled on the
+spot, from the names that the extension itself asks for.
 """
 
 import ctypes

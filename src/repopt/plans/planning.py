@@ -19,15 +19,8 @@ from repopt.algebra.csla import Block, Convention, IdentityStart, Kernels, imagi
 from repopt.algebra.multiplier import Multiplier, grad_mult
 from repopt.algebra.operators import LinearOperator, check_weight, is_linear_operator, operator_of, spell
 from repopt.algebra.sharding import local_rows
-from repopt.plans.patterns import (
-    Branches,
-    check_model,
-    clean,
-    clean_modules,
-    declared_branches,
-    listed,
-    matching_operators,
-)
+from repopt.plans.declarations import declared_branches, declared_depths, left_out_of_parts
+from repopt.plans.patterns import Branches, check_model, clean_modules, listed, matching_operators
 from repopt.plans.provenance import provenance
 from repopt.plans.scales import Scales
 
@@ -42,10 +35,12 @@ def plan(model: nn.Module, branches: Branches | None = None, scales: ScalesLike 
     Args:
         model: any model, wrapped or not.
         branches: {regular expression: branches}; each operator whose name matches imagines these branches, the first
-            match wins. Without it the model's own `repopt_branches()` is asked.
+            match wins. Without it the model's own `repopt_branches()` is asked, or that of a module in it, such as
+            the backbone of a detector.
         scales: `"ones"`, `"depth"` (sqrt(2/l), see `Scales.depth_init`), the name of shipped scales, a .safetensors
-            file, the authors' .pth, a `Scales`, or {operator: {branch: number or tensor}}. A plan without scales serves
-            `search_model` and `dirac_init_` only.
+            file, the authors' .pth, a `Scales`, or {operator: {branch: number or tensor}}. Shipped scales and files may
+            be those of a whole model: its backbone takes what it has, and `print(plan)` names the rest. A plan without
+            scales serves `search_model` and `dirac_init_` only.
 
     Raises:
         ValueError: a pattern matches nothing, a branch does not fit, or the scales do not.
@@ -191,28 +186,11 @@ class Plan:
         A stage starts at each operator whose identity was left out, unless the model's `repopt_depths()` says
         otherwise. Operators before the first such start count from 1.
         """
-        declare = getattr(clean_modules(self.model)[""], "repopt_depths", None)
-        declared = None if declare is None else declare()
-        if declared is not None:
-            if not isinstance(declared, Mapping) or not all(
-                isinstance(at, int) and at >= 0 for at in declared.values()
-            ):
-                raise ValueError(
-                    f"the model's repopt_depths() must return {{operator: whole number from 0 on}}, not {declared!r}"
-                )
-            depths = {clean(name): depth for name, depth in declared.items()}
-            missing = [name for name in self.blocks if name not in depths]
-            if missing:
-                raise ValueError(
-                    f"the model's repopt_depths() does not say how deep {listed(missing)} lies: let it name every "
-                    "planned operator, or give the scales another start than their depth"
-                )
-            return depths
         depths, depth = {}, 0
         for name, block in self.blocks.items():
             depth = depth + 1 if block.left_out is None else 0
             depths[name] = depth
-        return depths
+        return depths | declared_depths(self.model, self.blocks)
 
     def __str__(self) -> str:
         rows = [("operator", "kernel", "branches", *(("min", "mean", "max") if self.scales is not None else ()))]
@@ -237,6 +215,8 @@ class Plan:
         without = [f"{name} ({block.left_out})" for name, block in self.blocks.items() if block.left_out is not None]
         if without:
             yield from textwrap.wrap(f"no identity: {', '.join(without)}", 80, break_long_words=False)
+        if self.scales is not None and "left_out" in self.scales.metadata:
+            yield f"not needed of the scales, as the backbone ends before: {self.scales.metadata['left_out']}"
 
     def _block(self, name: str) -> Block:
         if not isinstance(name, str) or name not in self.blocks:
@@ -273,12 +253,21 @@ def _as_scales(scales: ScalesLike, plan: Plan) -> Scales:
     if isinstance(scales, str) and scales in _MADE:
         return _MADE[scales](plan)
     if isinstance(scales, str | Path):
-        return Scales.load(scales)
+        return _of_backbone(Scales.load(scales), plan)
     if not isinstance(scales, Mapping):
         raise TypeError(
             f"scales must be a name, a path, a Scales or {{operator: {{branch: number or tensor}}}}, not {scales!r}"
         )
     return Scales(scales)
+
+
+def _of_backbone(scales: Scales, plan: Plan) -> Scales:
+    """Scales of a whole model in the plan's names, without those of operators that its backbone leaves out."""
+    gone = left_out_of_parts(plan.model)
+    unneeded = [name for name in scales if name in gone]
+    named = {name: scales[name] for name in scales if name not in gone}
+    metadata = {**scales.metadata, "left_out": ", ".join(unneeded)} if unneeded else scales.metadata
+    return Scales(named, metadata).in_parts(plan)
 
 
 def _check_scales(scales: Scales, blocks: Mapping[str, Block]) -> None:
