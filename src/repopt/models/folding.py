@@ -7,7 +7,7 @@ It computes what the model computes in eval mode. The hooks go by the three name
 """
 
 import copy
-from typing import Self, TypeVar
+from typing import Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -95,7 +95,9 @@ def _fold_norm_(module: nn.Module, conv: str, norm: str) -> None:
 
 
 def _checked(norm: nn.Module) -> _BatchNorm:
-    """A batch norm of any kind, such as SyncBatchNorm, that has statistics and parameters."""
+    """A batch norm of any kind that has statistics and parameters: SyncBatchNorm, or one whose all are frozen."""
+    if type(norm).__name__ == "FrozenBatchNorm2d":  # torchvision's, which timm and detectors use too
+        return cast(_BatchNorm, norm)
     if not isinstance(norm, _BatchNorm) or not norm.affine or norm.running_mean is None:
         raise ValueError(
             f"a {type(norm).__name__} cannot be folded: only batch norms with running statistics and parameters can"

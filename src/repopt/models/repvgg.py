@@ -15,7 +15,6 @@ from functools import reduce
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from repopt.algebra.branches import Branch, Conv, Identity
 from repopt.algebra.csla import equivalent_kernel, imagine, over_channels
@@ -233,4 +232,4 @@ def _taken_apart(branch: nn.Module) -> tuple[nn.Conv2d | None, nn.Module | None]
     """A branch's convolution, which an identity has not, and its norm, where it has one."""
     parts = list(branch) if isinstance(branch, nn.Sequential) else [branch]
     conv = next((part for part in parts if isinstance(part, nn.Conv2d)), None)
-    return conv, next((part for part in parts if isinstance(part, _BatchNorm)), None)
+    return conv, next((part for part in parts if part is not conv), None)
