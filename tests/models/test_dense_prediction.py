@@ -202,6 +202,21 @@ def test_frozen_stages_of_a_detector_stay_and_the_others_train():
         )
 
 
+def test_norms_may_be_synchronized_after_the_attachment():
+    model = detector()
+    plan = repopt.plan(model, scales="ones")
+    optimizer = torch.optim.SGD(repopt.decay_groups(model, 1e-4), lr=0.01)
+    repopt.attach(optimizer, plan)
+    held = {id(param) for group in optimizer.param_groups for param in group["params"]}
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    assert any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())
+    assert {id(param) for param in model.parameters()} == held
+    assert repopt.plan(model).operators == tuple(plan.modules())
+    for param in model.parameters():
+        param.grad = torch.ones_like(param)
+    optimizer.step()  # as on a GPU, where a forward would have made the gradients
+
+
 def test_shipped_scales_fit_a_detector_whose_backbone_ends_early():
     model, whole = detector(out_indices=(1, 2, 3)), repopt.Scales.load("repopt_vgg_nano")
     plan = repopt.plan(model, scales="repopt_vgg_nano")
