@@ -19,7 +19,7 @@ def coco_folder(path, split="train", boxes=((1, 18), (13,), ())):
         Image.new("RGB", (60, 40), (10 * index, 0, 200)).save(folder / name)
         read["images"].append({"id": 100 + index, "file_name": name, "width": 60, "height": 40, "license": 1})
         for category in categories:
-            place = {"id": len(read["annotations"]), "bbox": [30, 20, 20, 10], "area": 200, "iscrowd": 0}
+            place = {"id": 1 + len(read["annotations"]), "bbox": [30, 20, 20, 10], "area": 200, "iscrowd": 0}
             read["annotations"].append(place | {"image_id": 100 + index, "category_id": category})
     write_annotations(path, read, split)
     return path
