@@ -16,6 +16,8 @@ from settled import settle
 timm = pytest.importorskip("timm", reason="timm is not installed")
 smp = pytest.importorskip("segmentation_models_pytorch", reason="segmentation_models_pytorch is not installed")
 detection = pytest.importorskip("torchvision.models.detection", reason="torchvision is not installed")
+for package in ("torchmetrics", "faster_coco_eval"):
+    pytest.importorskip(package, reason=f"examples/detect.py needs {package}, which is not installed")
 from timm.utils.model import freeze_batch_norm_2d  # noqa: E402
 from torchvision.models.detection.anchor_utils import AnchorGenerator  # noqa: E402
 from torchvision.ops import FrozenBatchNorm2d  # noqa: E402
