@@ -1,10 +1,13 @@
 import os
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-import torchvision_shim  # noqa: F401 (timm imports torchvision, also in the snippets of the docs)
+from torchvision_on_cpu import StandInsFirst
+
+sys.meta_path.insert(0, StandInsFirst())  # timm imports torchvision, also in the snippets of the docs
 
 AUTHORS_SCALES = Path(__file__).parents[2] / "shared" / "authors_scales"
 

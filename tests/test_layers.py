@@ -22,6 +22,7 @@ LAYERS = [
     {"algebra.csla"},
     {"algebra.multiplier"},
     {"plans.patterns", "plans.stamps"},
+    {"plans.declarations"},
     {"plans.scales"},
     {"plans.provenance", "plans.presets"},
     {"plans.planning"},

@@ -2,7 +2,6 @@ import pytest
 import torch
 from torch.nn.functional import pad
 
-import torchvision_shim  # noqa: F401
 from repopt.data.augment import Augmentation, apply, crop_box, draw, mirrored, scaled, scaling
 
 SCALING = scaling((0.4, 0.5, 0.6), (0.2, 0.25, 0.3), torch.device("cpu"))

@@ -6,7 +6,6 @@ import pytest
 import torch
 from PIL import Image, ImageChops
 
-import torchvision_shim  # noqa: F401
 from repopt.data.randaugment import OPERATIONS, drawn, rand_augmented
 
 HIGH, LOW = 0.9, 0.1  # numbers that decide for a positive sign and bicubic, a negative one and bilinear

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-import torchvision_shim  # noqa: F401
 from data.pictures import class_folders, reader_of, truncate
 from forked import fork
 from repopt.data import Augmentation, EvalBatches, TrainBatches

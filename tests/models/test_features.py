@@ -4,8 +4,10 @@ import pytest
 import torch
 
 import repopt
-from repopt.models import deploy, load_checkpoint
+from repopt.models import deploy, load_checkpoint, plain_from_repvgg
+from repopt.models.squeeze import SqueezeExcite
 from repopt.verification.cases import mixed_sign_scales
+from settled import settle
 
 SMALL = [name for name in repopt.list_models() if name.endswith(("_nano", "_050"))]
 
@@ -77,3 +79,54 @@ def test_a_backbone_has_a_deploy_form(name):
     x = torch.randn(1, 3, 64, 64)
     for ours, expected in zip(deployed(x), backbone(x), strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("output_stride", [8, 16])
+def test_a_dilated_map_has_the_undilated_one_at_every_dth_pixel(name, output_stride):
+    """Strides become dilation at the same receptive fields, and any checkpoint fits."""
+    plain, dilated = (
+        repopt.create_model(name, features_only=True, output_stride=stride).double().eval()
+        for stride in (None, output_stride)
+    )
+    dilated.load_state_dict(plain.state_dict())
+    for backbone in (plain, dilated):
+        for block in backbone.modules():
+            if isinstance(block, SqueezeExcite):  # looks at the whole map
+                block.forward = lambda x: x
+    x = torch.randn(1, 3, 96, 64, dtype=torch.float64)
+    reductions = [min(step, output_stride) for step in plain.feature_info.reduction()]
+    assert dilated.feature_info.reduction() == reductions
+    deployed = deploy(dilated)
+    for ours, folded, expected, step in zip(dilated(x), deployed(x), plain(x), (2, 4, 8, 16, 32), strict=True):
+        distance = max(1, step // output_stride)
+        torch.testing.assert_close(ours[..., ::distance, ::distance], expected)
+        torch.testing.assert_close(folded, ours)
+
+
+@pytest.mark.parametrize("name", ["repopt_vgg_nano", "repopt_ghostnet_050"])
+def test_the_equality_holds_for_a_dilated_backbone(name):
+    backbone = repopt.create_model(name, features_only=True, output_stride=8).double()
+    plan = repopt.plan(backbone)
+    assert any(2 in block.operator.dilation for block in plan.blocks.values())
+    plan = plan.with_scales(mixed_sign_scales(plan))
+    report = repopt.verify(backbone, plan, lambda params: torch.optim.SGD(params, lr=0.01, momentum=0.9), steps=5)
+    assert report.worst <= 1e-10
+
+
+def test_a_dilated_repvgg_turns_into_a_dilated_plain_model():
+    repvgg = settle(repopt.create_model("repvgg_nano", num_classes=3, output_stride=8)).double().eval()
+    x = torch.randn(1, 3, 64, 64, dtype=torch.float64)
+    torch.testing.assert_close(plain_from_repvgg(repvgg)(x), repvgg(x))
+
+
+def test_a_backbone_describes_its_maps_as_timm_does():
+    info = repopt.create_model("repopt_vgg_nano", features_only=True, out_indices=(1, 3)).feature_info
+    assert [stage["index"] for stage in info.get_dicts()] == [1, 3]
+    assert info.get_dicts(["module", "num_chs"])[1] == {"module": "stage3", "num_chs": 32}
+
+
+@pytest.mark.parametrize("name", ["repvgg_nano", "repghostnet_050"])
+def test_an_output_stride_that_no_backbone_has_is_refused_in_a_sentence(name):
+    with pytest.raises(ValueError, match="output_stride is 8, 16 or 32, not 5"):
+        repopt.create_model(name, output_stride=5)

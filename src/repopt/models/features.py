@@ -20,7 +20,7 @@ class FeatureInfo:
     """What a backbone's maps are; the methods are those of timm's class of this name.
 
     Attributes:
-        info: a dictionary a stage: num_chs, reduction, module.
+        info: a dictionary a stage: num_chs, reduction, module, index.
         out_indices: the stages whose maps the backbone returns.
     """
 
@@ -37,7 +37,12 @@ class FeatureInfo:
         return self.get("module")
 
     def get(self, key: str) -> list[Any]:
-        return [self.info[index][key] for index in self.out_indices]
+        return [info[key] for info in self.get_dicts()]
+
+    def get_dicts(self, keys: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """The dictionaries of the maps returned, or these keys of them."""
+        chosen = [self.info[index] for index in self.out_indices]
+        return chosen if keys is None else [{key: info[key] for key in keys} for info in chosen]
 
     def __len__(self) -> int:
         return len(self.info)
@@ -54,6 +59,7 @@ class FeatureMaps(Foldable):
     Attributes:
         feature_info: channels and reductions of the maps.
         left_out: names of the modules that the whole model has and the backbone has not.
+        return_layers: names of the steps whose maps are returned; transformers sets it to get all of them.
     """
 
     def __init__(self, net: StagedNet, out_indices: Sequence[int] | int | None = None) -> None:
@@ -61,7 +67,8 @@ class FeatureMaps(Foldable):
         if not isinstance(net, StagedNet):
             raise TypeError(f"FeatureMaps takes a model of repopt.create_model, not a {type(net).__name__}")
         self.training = net.training
-        self.feature_info = FeatureInfo(net.feature_info, _chosen(out_indices, len(net.feature_info)))
+        stages = [{**stage, "index": index} for index, stage in enumerate(net.feature_info)]
+        self.feature_info = FeatureInfo(stages, _chosen(out_indices, len(stages)))
         self.in_chans = net.in_chans
         self.norm_pairs = net.norm_pairs
         wanted = self.feature_info.module_name()
@@ -76,7 +83,7 @@ class FeatureMaps(Foldable):
                 self.get_submodule(name).training = child.training
         kept = {name for name, _ in self.named_modules()}
         self.left_out = tuple(name for name, _ in net.named_modules() if name not in kept)
-        self._wanted = frozenset(wanted)
+        self.return_layers = {stage["module"]: str(stage["index"]) for stage in self.feature_info.get_dicts()}
         self._depths = net.repopt_depths()
         self._imagined = net.imagined
 
@@ -85,7 +92,7 @@ class FeatureMaps(Foldable):
         maps = []
         for name in self.steps:
             x = self.get_submodule(name)(x)
-            if name in self._wanted:
+            if name in self.return_layers:
                 maps.append(x)
         return maps
 

@@ -17,7 +17,7 @@ from repopt.algebra.branches import Branch, Conv, Identity
 from repopt.algebra.csla import Convention
 from repopt.models.folding import Foldable, norm_affine
 from repopt.models.squeeze import SqueezeExcite
-from repopt.models.staged import Pooling, StagedNet, draw_convolutions_
+from repopt.models.staged import Pooling, StagedNet, Stride, dilated, draw_convolutions_
 
 GHOST_WIDTHS: Mapping[str, float] = {
     "050": 0.5,
@@ -60,11 +60,12 @@ class GhostModule(Foldable):
         out_channels: of the output.
         relu: after each of the two.
         fusion: a norm beside the cheap operation, as in RepGhost.
+        dilation: of the cheap operation.
     """
 
     norm_pairs = (("primary_conv.0", "primary_conv.1"), ("cheap_operation.0", "cheap_operation.1"))
 
-    def __init__(self, in_channels: int, out_channels: int, *, relu: bool, fusion: bool) -> None:
+    def __init__(self, in_channels: int, out_channels: int, *, relu: bool, fusion: bool, dilation: int) -> None:
         super().__init__()
         self.primary_conv = nn.Sequential(
             nn.Conv2d(in_channels, out_channels, 1, bias=False),
@@ -73,7 +74,7 @@ class GhostModule(Foldable):
         )
         self.fusion_bn = nn.Sequential(nn.BatchNorm2d(out_channels)) if fusion else nn.Sequential()
         self.cheap_operation = nn.Sequential(
-            nn.Conv2d(out_channels, out_channels, 3, padding=1, groups=out_channels, bias=False),
+            _depthwise(out_channels, 3, 1, dilation),
             nn.BatchNorm2d(out_channels),
         )
         self.relu = nn.ReLU() if relu else nn.Identity()
@@ -100,27 +101,36 @@ class GhostModule(Foldable):
 
 
 class GhostBottleneck(Foldable):
-    """Two ghost modules, between them a strided depthwise convolution and squeeze and excitation, and a shortcut."""
+    """Two ghost modules, between them a strided depthwise convolution and squeeze and excitation, and a shortcut.
+
+    Args:
+        channels: of the input, inside, and of the output.
+        kernel_size: of the strided depthwise convolution.
+        stride: 1, or 2 for a block that has it.
+        taken: the stride that it takes, and the dilation before and behind it.
+        se: squeeze and excitation.
+        fusion: norms beside the cheap operations.
+    """
 
     def __init__(
-        self, channels: tuple[int, int, int], kernel_size: int, stride: int, *, se: bool, fusion: bool
+        self, channels: tuple[int, int, int], kernel_size: int, stride: int, taken: Stride, *, se: bool, fusion: bool
     ) -> None:
         super().__init__()
         outer, inner, last = channels
-        self.ghost1 = GhostModule(outer, inner, relu=True, fusion=fusion)
+        self.ghost1 = GhostModule(outer, inner, relu=True, fusion=fusion, dilation=taken.dilation)
         self.conv_dw: nn.Module = nn.Identity()
         self.bn_dw: nn.Module = nn.Identity()
         if stride > 1:
-            self.conv_dw, self.bn_dw = _depthwise(inner, kernel_size, stride), nn.BatchNorm2d(inner)
+            self.conv_dw, self.bn_dw = _depthwise(inner, kernel_size, *taken[:2]), nn.BatchNorm2d(inner)
         gated = SqueezeExcite(inner, _divisible(inner / 4), nn.Hardsigmoid()) if se else None
         self.se: nn.Module = nn.Identity() if gated is None else gated
-        self.ghost2 = GhostModule(inner, last, relu=False, fusion=fusion)
+        self.ghost2 = GhostModule(inner, last, relu=False, fusion=fusion, dilation=taken.dilation_after)
         self.shortcut = nn.Sequential()
         self.norm_pairs = (("conv_dw", "bn_dw"),)
         self.keeps_shape = stride == 1 and outer == last
         if not self.keeps_shape:
             self.shortcut = nn.Sequential(
-                _depthwise(outer, kernel_size, stride),
+                _depthwise(outer, kernel_size, *taken[:2]),
                 nn.BatchNorm2d(outer),
                 nn.Conv2d(outer, last, 1, bias=False),
                 nn.BatchNorm2d(last),
@@ -155,6 +165,7 @@ class RepGhostNet(StagedNet):
         width: factor on all channels but the head's.
         num_classes: outputs; 0 leaves the classifier out.
         in_chans: input channels.
+        output_stride: 8, 16 or 32: strides beyond it become dilation, for dense prediction.
         dropout: probability before the classifier.
         global_pool: `avg`, or nothing: then the head gives the last map.
         kernel: how convolutions start: `authors` (torch's default) or `paper` (MSRA).
@@ -171,6 +182,7 @@ class RepGhostNet(StagedNet):
         *,
         num_classes: int = 1000,
         in_chans: int = 3,
+        output_stride: int | None = None,
         dropout: float = 0.2,
         global_pool: Pooling = "avg",
         kernel: Convention = "authors",
@@ -183,13 +195,16 @@ class RepGhostNet(StagedNet):
         self.conv_stem = nn.Conv2d(in_chans, channels, 3, stride=2, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(channels)
         self.act1 = nn.ReLU()
-        stages, reduction, self.feature_info = [], 2, []
+        strides = [stride for blocks in _BLOCKS for *_, stride in blocks]
+        (reduction, _, _), *taken = dilated([2, *strides], output_stride)
+        left, stages, self.feature_info = iter(taken), [], []
         for index, blocks in enumerate(_BLOCKS):
             stage = nn.Sequential()
             for kernel_size, inside, outside, se, stride in blocks:
                 sizes = (channels, _divisible(inside * width), _divisible(outside * width))
-                stage.append(GhostBottleneck(sizes, kernel_size, stride, se=se, fusion=self.fusion))
-                channels, reduction = sizes[-1], reduction * stride
+                each = next(left)
+                stage.append(GhostBottleneck(sizes, kernel_size, stride, each, se=se, fusion=self.fusion))
+                channels, reduction = sizes[-1], reduction * each.stride
             stages.append(stage)
             if index in _LAST_OF_RESOLUTION:
                 self.feature_info.append({"num_chs": channels, "reduction": reduction, "module": f"blocks.{index}"})
@@ -228,8 +243,9 @@ class RepOptGhostNet(RepGhostNet):
         return depths
 
 
-def _depthwise(channels: int, kernel_size: int, stride: int) -> nn.Conv2d:
-    return nn.Conv2d(channels, channels, kernel_size, stride, kernel_size // 2, groups=channels, bias=False)
+def _depthwise(channels: int, kernel_size: int, stride: int, dilation: int) -> nn.Conv2d:
+    padding = kernel_size // 2 * dilation
+    return nn.Conv2d(channels, channels, kernel_size, stride, padding, dilation, groups=channels, bias=False)
 
 
 def _divisible(channels: float) -> int:

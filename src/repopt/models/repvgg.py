@@ -15,7 +15,6 @@ from functools import reduce
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from repopt.algebra.branches import Branch, Conv, Identity
 from repopt.algebra.csla import equivalent_kernel, imagine, over_channels
@@ -50,18 +49,27 @@ class RepVGGBlock(VGGBlock):
         in_channels: of the input.
         out_channels: of the output.
         stride: with 1 and equal channels there is an identity.
+        dilation: of the 3x3.
         se: squeeze and excitation after the ReLU.
         norm_after: QARepVGG's form: no norm on the 1x1 and the identity, one after the sum.
     """
 
     def __init__(
-        self, in_channels: int, out_channels: int, stride: int, *, se: bool = False, norm_after: bool = False
+        self,
+        in_channels: int,
+        out_channels: int,
+        stride: int,
+        dilation: int = 1,
+        *,
+        se: bool = False,
+        norm_after: bool = False,
     ) -> None:
         super().__init__(out_channels, se=se)
         pointwise = nn.Conv2d(in_channels, out_channels, 1, stride, bias=False)
         identity = nn.Identity() if norm_after else nn.BatchNorm2d(out_channels)
         keeps_shape = in_channels == out_channels and stride == 1
-        self.rbr_dense: nn.Module | None = _normed(nn.Conv2d(in_channels, out_channels, 3, stride, 1, bias=False))
+        dense = nn.Conv2d(in_channels, out_channels, 3, stride, dilation, dilation, bias=False)
+        self.rbr_dense: nn.Module | None = _normed(dense)
         self.rbr_1x1: nn.Module | None = pointwise if norm_after else _normed(pointwise)
         self.rbr_identity: nn.Module | None = identity if keeps_shape else None
         self.bn: nn.Module = nn.BatchNorm2d(out_channels) if norm_after else nn.Identity()
@@ -96,9 +104,8 @@ class RepVGGBlock(VGGBlock):
         if self.rbr_reparam is not None:
             return
         kernels, dense = self.kernels(), self._dense()
-        merged = nn.Conv2d(
-            dense.in_channels, dense.out_channels, 3, (dense.stride[0], dense.stride[1]), 1, device="meta"
-        )
+        stride, dilation = dense.stride[0], dense.dilation[0]
+        merged = nn.Conv2d(dense.in_channels, dense.out_channels, 3, stride, dilation, dilation, device="meta")
         merged.weight, merged.bias = nn.Parameter(kernels.added), nn.Parameter(kernels.bias)
         self.rbr_reparam = merged.train(self.training).requires_grad_(dense.weight.requires_grad)
         self.rbr_dense = self.rbr_1x1 = self.rbr_identity = None
@@ -124,8 +131,8 @@ class RepVGG(VGG):
 
     norm_after = False
 
-    def make_block(self, in_channels: int, out_channels: int, stride: int) -> VGGBlock:
-        return RepVGGBlock(in_channels, out_channels, stride, se=self.se, norm_after=self.norm_after)
+    def make_block(self, in_channels: int, out_channels: int, stride: int, dilation: int) -> VGGBlock:
+        return RepVGGBlock(in_channels, out_channels, stride, dilation, se=self.se, norm_after=self.norm_after)
 
 
 class QARepVGG(RepVGG):
@@ -156,6 +163,7 @@ def plain_from_repvgg(repvgg: RepVGG, images: Iterable[Tensor | Sequence[Tensor]
         num_classes=repvgg.num_classes,
         in_chans=repvgg.in_chans,
         strides=repvgg.strides,
+        output_stride=repvgg.output_stride,
         se=repvgg.se,
         dropout=repvgg.dropout,
         global_pool=repvgg.global_pool,
@@ -224,4 +232,4 @@ def _taken_apart(branch: nn.Module) -> tuple[nn.Conv2d | None, nn.Module | None]
     """A branch's convolution, which an identity has not, and its norm, where it has one."""
     parts = list(branch) if isinstance(branch, nn.Sequential) else [branch]
     conv = next((part for part in parts if isinstance(part, nn.Conv2d)), None)
-    return conv, next((part for part in parts if isinstance(part, _BatchNorm)), None)
+    return conv, next((part for part in parts if part is not conv), None)

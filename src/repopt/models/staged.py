@@ -1,7 +1,7 @@
 """What the models share: steps one after another, one feature map per stage, a classifier on the pooled last one."""
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -92,6 +92,36 @@ class StagedNet(Foldable):
         param = next(self.parameters())
         head = nn.Linear(self.head_hidden_size, num_classes) if num_classes else nn.Identity()
         setattr(self, self.head_name, head.to(param.device, param.dtype).train(self.training))
+
+
+class Stride(NamedTuple):
+    """A stride, the dilation of the convolution that takes it, and of those behind it."""
+
+    stride: int
+    dilation: int
+    dilation_after: int
+
+
+def dilated(strides: Sequence[int], output_stride: int | None) -> list[Stride]:
+    """Strides with those beyond the output stride turned into dilation, at the same receptive fields.
+
+    At every d-th pixel of a dilated map stands what the map without dilation has there, where d is the dilation.
+
+    Args:
+        strides: in the order of the layers that take them.
+        output_stride: the largest reduction: 8, 16 or 32; None for no dilation.
+    """
+    if output_stride not in (None, 8, 16, 32):
+        raise ValueError(f"output_stride is 8, 16 or 32, not {output_stride!r}: how many times smaller the last map is")
+    taken, reduction, dilation = [], 1, 1
+    for stride in strides:
+        if output_stride is None or reduction * stride <= output_stride:
+            reduction *= stride
+            taken.append(Stride(stride, dilation, dilation))
+        else:
+            taken.append(Stride(1, dilation, dilation * stride))
+            dilation *= stride
+    return taken
 
 
 def check_images(x: object, channels: int, net: nn.Module) -> None:

@@ -4,9 +4,10 @@ The stem and the first layer of each of four stages have stride 2. Global averag
 follow. The model declares the branches that its convolutions imagine: 3x3 + 1x1 + identity, as in RepVGG.
 """
 
-import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from torch import Tensor, nn
 
@@ -14,7 +15,7 @@ from repopt.algebra.branches import Branch, Conv, Identity
 from repopt.algebra.csla import Convention
 from repopt.models.folding import Foldable
 from repopt.models.squeeze import SqueezeExcite
-from repopt.models.staged import Pooling, StagedNet, draw_convolutions_
+from repopt.models.staged import Pooling, StagedNet, dilated, draw_convolutions_
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +78,11 @@ class PlainBlock(VGGBlock):
 
     norm_pairs = (("conv", "bn"),)
 
-    def __init__(self, in_channels: int, out_channels: int, stride: int, *, se: bool = False) -> None:
+    def __init__(
+        self, in_channels: int, out_channels: int, stride: int, dilation: int = 1, *, se: bool = False
+    ) -> None:
         super().__init__(out_channels, se=se)
-        self.conv = nn.Conv2d(in_channels, out_channels, 3, stride, padding=1, bias=False)
+        self.conv = nn.Conv2d(in_channels, out_channels, 3, stride, dilation, dilation, bias=False)
         self.bn = nn.BatchNorm2d(out_channels)
 
     def linear_part(self, x: Tensor) -> Tensor:
@@ -95,6 +98,7 @@ class VGG(StagedNet):
         num_classes: outputs; 0 leaves the classifier out.
         in_chans: input channels.
         strides: of the stem and of each stage's first layer (Table 6 has variants).
+        output_stride: 8, 16 or 32: strides beyond it become dilation, for dense prediction.
         se: squeeze and excitation after each ReLU, with a quarter of the channels as neurons (Table 3).
         dropout: probability before the classifier.
         global_pool: `avg`, or nothing: then the head gives the last map.
@@ -111,6 +115,7 @@ class VGG(StagedNet):
         num_classes: int = 1000,
         in_chans: int = 3,
         strides: Sequence[int] | None = None,
+        output_stride: int | None = None,
         se: bool = False,
         dropout: float = 0.0,
         global_pool: Pooling = "avg",
@@ -120,17 +125,20 @@ class VGG(StagedNet):
         super().__init__(num_classes=num_classes, in_chans=in_chans, dropout=dropout, global_pool=global_pool)
         self.spec, self.se = spec, se
         self.strides = _checked_strides(strides, 1 + len(spec.depths))
-        self.stage0: nn.Module = self.make_block(in_chans, spec.stem_width, self.strides[0])
+        self.output_stride = output_stride
+        taken = dilated(self.strides, output_stride)
+        reductions = accumulate((stride for stride, _, _ in taken), operator.mul)
+        self.stage0: nn.Module = self.make_block(in_chans, spec.stem_width, *taken[0][:2])
         widths = (spec.stem_width, *spec.widths)
         for index, depth in enumerate(spec.depths, start=1):
-            width = widths[index]
-            first = self.make_block(widths[index - 1], width, self.strides[index])
-            rest = [self.make_block(width, width, 1) for _ in range(depth - 1)]
+            width, (stride, dilation, dilation_after) = widths[index], taken[index]
+            first = self.make_block(widths[index - 1], width, stride, dilation)
+            rest = [self.make_block(width, width, 1, dilation_after) for _ in range(depth - 1)]
             self.add_module(f"stage{index}", nn.Sequential(first, *rest))
         self.steps = tuple(f"stage{index}" for index in range(len(widths)))
         self.feature_info = [
-            {"num_chs": width, "reduction": math.prod(self.strides[: index + 1]), "module": f"stage{index}"}
-            for index, width in enumerate(widths)
+            {"num_chs": width, "reduction": reduction, "module": f"stage{index}"}
+            for index, (width, reduction) in enumerate(zip(widths, reductions, strict=True))
         ]
         self.num_features = self.head_hidden_size = widths[-1]
         draw_convolutions_(self, kernel)
@@ -138,7 +146,7 @@ class VGG(StagedNet):
         if deploy:
             self.switch_to_deploy()
 
-    def make_block(self, in_channels: int, out_channels: int, stride: int) -> VGGBlock:
+    def make_block(self, in_channels: int, out_channels: int, stride: int, dilation: int) -> VGGBlock:
         raise NotImplementedError
 
 
@@ -147,8 +155,8 @@ class RepOptVGG(VGG):
 
     imagined: Mapping[str, list[Branch]] = {r"^stage\d+(\.\d+)?\.conv$": [Conv(3), Conv(1), Identity()]}
 
-    def make_block(self, in_channels: int, out_channels: int, stride: int) -> VGGBlock:
-        return PlainBlock(in_channels, out_channels, stride, se=self.se)
+    def make_block(self, in_channels: int, out_channels: int, stride: int, dilation: int) -> VGGBlock:
+        return PlainBlock(in_channels, out_channels, stride, dilation, se=self.se)
 
 
 def _checked_strides(strides: Sequence[int] | None, count: int) -> tuple[int, ...]:

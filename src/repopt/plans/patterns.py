@@ -148,19 +148,6 @@ def matching_operators(model: nn.Module, branches: Branches) -> Chosen:
     return operators
 
 
-def declared_branches(model: nn.Module) -> Branches:
-    """The branches that the model declares itself."""
-    inner = clean_modules(model)[""]
-    declare = getattr(inner, "repopt_branches", None)
-    if declare is None:
-        raise ValueError(
-            f"{type(inner).__name__} does not declare its branches (a method repopt_branches): "
-            'give plan(model, {pattern: [branches]}), or a preset: plan(model, "repvgg")'
-        )
-    declared: Branches = declare()
-    return declared
-
-
 def _compiled(pattern: str) -> re.Pattern[str]:
     if not isinstance(pattern, str):
         raise TypeError(

@@ -19,15 +19,14 @@ from repopt.algebra.csla import Block, Convention, IdentityStart, Kernels, imagi
 from repopt.algebra.multiplier import Multiplier, grad_mult
 from repopt.algebra.operators import LinearOperator, check_weight, is_linear_operator, operator_of, spell
 from repopt.algebra.sharding import local_rows
+from repopt.plans.declarations import declared_branches, declared_depths, left_out_of_parts
 from repopt.plans.patterns import (
     Branches,
     Chooser,
     Chosen,
     check_model,
     chosen_operators,
-    clean,
     clean_modules,
-    declared_branches,
     listed,
     matching_operators,
 )
@@ -53,10 +52,12 @@ def plan(
             `plan.left_out`.
             {regular expression: branches} plans the operators whose names match; the first match wins.
             A function (name, module) -> branches or None is asked for each convolution and linear layer.
-            Without any of these the model's own `repopt_branches()` is asked.
+            Without any of these the model's own `repopt_branches()` is asked, or that of a module in it, such as the
+            backbone of a detector.
         scales: `"ones"`, `"depth"` (sqrt(2/l), see `Scales.depth_init`), the name of shipped scales, a .safetensors
-            file, the authors' .pth, a `Scales`, or {operator: {branch: number or tensor}}. A plan without scales serves
-            `search_model`, `branch_model` and `dirac_init_` only.
+            file, the authors' .pth, a `Scales`, or {operator: {branch: number or tensor}}. Shipped scales and files may
+            be those of a whole model: its backbone takes what it has, and `print(plan)` names the rest. A plan without
+            scales serves `search_model`, `branch_model` and `dirac_init_` only.
 
     Raises:
         ValueError: a preset finds nothing, a pattern matches nothing, a branch does not fit, or the scales do not.
@@ -216,28 +217,11 @@ class Plan:
         A stage starts at each operator whose block has no identity, unless the model's `repopt_depths()` says
         otherwise. Operators before the first such start count from 1.
         """
-        declare = getattr(clean_modules(self.model)[""], "repopt_depths", None)
-        declared = None if declare is None else declare()
-        if declared is not None:
-            if not isinstance(declared, Mapping) or not all(
-                isinstance(at, int) and at >= 0 for at in declared.values()
-            ):
-                raise ValueError(
-                    f"the model's repopt_depths() must return {{operator: whole number from 0 on}}, not {declared!r}"
-                )
-            depths = {clean(name): depth for name, depth in declared.items()}
-            missing = [name for name in self.blocks if name not in depths]
-            if missing:
-                raise ValueError(
-                    f"the model's repopt_depths() does not say how deep {listed(missing)} lies: let it name every "
-                    "planned operator, or give the scales another start than their depth"
-                )
-            return depths
         depths, depth = {}, 0
         for name, block in self.blocks.items():
             depth = depth + 1 if any(placement.is_identity for placement in block.branches.values()) else 0
             depths[name] = depth
-        return depths
+        return depths | declared_depths(self.model, self.blocks)
 
     def __str__(self) -> str:
         rows = [("operator", "kernel", "branches", *(("min", "mean", "max") if self.scales is not None else ()))]
@@ -264,6 +248,8 @@ class Plan:
             yield from textwrap.wrap(f"no identity: {', '.join(without)}", 80, break_long_words=False)
         for name, why in self.left_out.items():
             yield from textwrap.wrap(f"not planned: {name}, since {why}", 80, break_long_words=False)
+        if self.scales is not None and "left_out" in self.scales.metadata:
+            yield f"not needed of the scales, as the backbone ends before: {self.scales.metadata['left_out']}"
 
     def _block(self, name: str) -> Block:
         if not isinstance(name, str) or name not in self.blocks:
@@ -300,12 +286,21 @@ def _as_scales(scales: ScalesLike, plan: Plan) -> Scales:
     if isinstance(scales, str) and scales in _MADE:
         return _MADE[scales](plan)
     if isinstance(scales, str | Path):
-        return Scales.load(scales)
+        return _of_backbone(Scales.load(scales), plan)
     if not isinstance(scales, Mapping):
         raise TypeError(
             f"scales must be a name, a path, a Scales or {{operator: {{branch: number or tensor}}}}, not {scales!r}"
         )
     return Scales(scales)
+
+
+def _of_backbone(scales: Scales, plan: Plan) -> Scales:
+    """Scales of a whole model in the plan's names, without those of operators that its backbone leaves out."""
+    gone = left_out_of_parts(plan.model)
+    unneeded = [name for name in scales if name in gone]
+    named = {name: scales[name] for name in scales if name not in gone}
+    metadata = {**scales.metadata, "left_out": ", ".join(unneeded)} if unneeded else scales.metadata
+    return Scales(named, metadata).in_parts(plan)
 
 
 def _check_scales(scales: Scales, blocks: Mapping[str, Block]) -> None:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from repopt.files import read_sealed, read_torch, write_sealed
+from repopt.plans.declarations import names_in_parts
 from repopt.plans.patterns import clean
 
 if TYPE_CHECKING:
@@ -146,8 +147,13 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
     def only(self, plan: "Plan") -> "Scales":
         """The scales of the operators that a plan holds, such as those of a whole model for its backbone."""
         _check_has_blocks(plan)
-        kept = {name: branches for name, branches in self._values.items() if name in plan.blocks}
-        return Scales(kept, self.metadata)
+        named = self.in_parts(plan)
+        return Scales({name: branches for name, branches in named.items() if name in plan.blocks}, self.metadata)
+
+    def in_parts(self, plan: "Plan") -> "Scales":
+        """The same with the names that a plan has for operators of its model's backbone."""
+        names = names_in_parts(plan.model, plan.blocks)
+        return Scales({new: self[name] for name in self for new in names.get(name, [name])}, self.metadata)
 
     def channel_mean(self) -> "Scales":
         """Each scale replaced by its mean over the channels: `Average across channels` of Table 4."""

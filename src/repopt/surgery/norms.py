@@ -3,6 +3,8 @@
 BN(x)  =  t * x + (beta - t * mean),    t  =  gamma / sqrt(var + eps)
 """
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -20,7 +22,9 @@ def norm_affine(norm: nn.Module | None, *, like: Tensor) -> tuple[Tensor, Tensor
 
 
 def foldable(norm: nn.Module) -> _BatchNorm:
-    """A batch norm of any kind, such as SyncBatchNorm; raises unless it has statistics and parameters."""
+    """A batch norm of any kind that has statistics and parameters: SyncBatchNorm, or one whose all are frozen."""
+    if type(norm).__name__ == "FrozenBatchNorm2d":  # torchvision's, which timm and detectors use too
+        return cast(_BatchNorm, norm)
     if not isinstance(norm, _BatchNorm) or not norm.affine or norm.running_mean is None:
         raise ValueError(
             f"a {type(norm).__name__} cannot be folded: only batch norms with running statistics and parameters can"
