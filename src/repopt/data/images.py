@@ -119,7 +119,12 @@ def resized_bytes(pixels: Tensor, size: int) -> Tensor:
     if tuple(pixels.shape[2:]) == (size, size):
         return pixels
     chunks = (resized(pixels[first : first + 1000], size) for first in range(0, len(pixels), 1000))
-    return torch.cat([chunk.round_().clamp_(0, 255).to(torch.uint8) for chunk in chunks])
+    return torch.cat([as_bytes(chunk) for chunk in chunks])
+
+
+def as_bytes(pixels: Tensor) -> Tensor:
+    """Pixels from 0 to 255, rounded to uint8."""
+    return pixels if pixels.dtype == torch.uint8 else pixels.round().clamp_(0, 255).to(torch.uint8)
 
 
 def _check_labels(labels: Tensor, count: int) -> None:
