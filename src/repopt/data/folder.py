@@ -54,7 +54,7 @@ def read_folder(
     if limit is not None:
         train, val = (files.take(balanced(files.labels, limit)) for files in (train, val))
     paths, listing = train.paths + val.paths, _digest(path, train, val)
-    missing = {place: reason for place, each in enumerate(paths) if (reason := _why_no_file(each)) is not None}
+    missing = {place: reason for place, each in enumerate(paths) if (reason := why_no_file(each)) is not None}
     size = size or _common_side([each for place, each in enumerate(train.paths) if place not in missing]) or SIZE
     large = len(paths) * 3 * size * size > resident
     first = len(train) if large and broken == "raise" else 0
@@ -166,7 +166,7 @@ def _images(folder: Path) -> list[Path]:
     return found
 
 
-def _why_no_file(path: Path) -> str | None:
+def why_no_file(path: Path) -> str | None:
     """Why there is nothing to read: a link leads nowhere, or this is a pipe; None for a file."""
     try:
         return None if stat.S_ISREG(os.stat(path).st_mode) else "not a file"

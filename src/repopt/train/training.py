@@ -95,7 +95,8 @@ def train_run(
             recorded = _recorded(job, out, epochs)
             return recorded, _summary_of_finished(out, recorded.recipe.epochs)
 
-        world.check_alike({"--resume": resume, **_given(job)})
+        # a resumed run's recipe is in its folder, which the first rank alone may see
+        world.check_alike({"--resume": resume, **_given(job), **({} if resume else dataclasses.asdict(job.recipe))})
         try:
             recorded, summary = world.shared(start)
             if summary is not None:
@@ -200,7 +201,7 @@ def _given(job: Job) -> dict[str, object]:
     """What a rank was asked for; scales that were read already are compared with the plan."""
     plain = ("method", "model", "data", "weights", "limit", "broken", "options")
     scales = {"scales": job.scales} if isinstance(job.scales, str | Path) else {}
-    return {**{name: getattr(job, name) for name in plain}, **scales, **dataclasses.asdict(job.recipe)}
+    return {**{name: getattr(job, name) for name in plain}, **scales}
 
 
 def _made(data: DataSet, subject: Subject) -> dict[str, object]:
