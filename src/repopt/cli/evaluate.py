@@ -16,6 +16,7 @@ def evaluate(
     sizes: tuple[int, ...] = (),
     limit: int | None = None,
     device: Device = "auto",
+    best: bool = False,
     json: bool = False,
 ) -> int:
     """Evaluate a finished run, also on other data or at other resolutions.
@@ -28,9 +29,10 @@ def evaluate(
         sizes: sides of the images; the run's own unless given.
         limit: keep that many images.
         device: auto is CUDA if there is one.
+        best: evaluate best.safetensors, the weights of the epoch with the highest validation accuracy.
         json: print JSON instead of a table.
     """
-    scores = evaluate_run(run, data, sizes=sizes, device=device, limit=limit)
+    scores = evaluate_run(run, data, sizes=sizes, device=device, limit=limit, best=best)
     if json:
         print_json([{"size": size, **vars(score)} for size, score in scores.items()])
         return 0

@@ -34,7 +34,7 @@ def search(
 
     Args:
         model: the plain model; `repopt list` names them.
-        data: digits, cifar10:PATH, cifar100:PATH, folder:PATH or fake:N,C,SIZE.
+        data: the path of a folder, digits, cifar10:PATH, cifar100:PATH or fake:N,C,SIZE.
         out: the run folder; the scales are written to scales.safetensors in it. A path that ends in .safetensors is
             where the scales go, and the run folder is named after it.
         scales_out: another place for the scales.
@@ -42,10 +42,10 @@ def search(
         limit: use only that many images, for a quick try.
         broken: what to do with images that cannot be decoded.
         device: auto is CUDA if there is one.
-        resume: continue the run in the folder, with its own settings.
+        resume: continue the run in the folder, with its own settings; --epochs changes where it ends.
         quiet: show no progress.
-        recipe: auto (demo for digits, else search), a name, or a .toml file; every flag below is one of its fields,
-            with its default.
+        recipe: auto (follows the number and size of the images), a name, or a .toml file; every flag below is one of
+            its fields, with its default.
         fields: the recipe's fields.
     """
     if out.suffix == ".safetensors":
@@ -61,8 +61,8 @@ def search(
         broken=broken,
         options={} if strides is None else {"strides": strides},
     )
-    say_before(job, out, resume=resume, quiet=quiet)
-    summary = train_run(job, out, resume=resume, device=device, quiet=quiet)
+    say_before(job, out, auto=recipe == "auto", resume=resume, quiet=quiet)
+    summary = train_run(job, out, resume=resume, epochs=fields.epochs if resume else None, device=device, quiet=quiet)
     if is_first_process():
         scales = _placed(out / "scales.safetensors", scales_out)
         conclude(out, summary)

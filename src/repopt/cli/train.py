@@ -34,12 +34,12 @@ def train(
 ) -> int:
     """Train a model by one of the methods.
 
-    Example: repopt train --model repopt_vgg_b1 --data folder:PATH --scales scales.safetensors --out runs/b1
+    Example: repopt train --model repopt_vgg_b1 --data PATH --scales scales.safetensors --out runs/b1
 
     Args:
         model: the plain model; the multi-branch methods take its counterpart.
         method: repopt, or what it is compared with.
-        data: digits, cifar10:PATH, cifar100:PATH, folder:PATH or fake:N,C,SIZE.
+        data: the path of a folder, digits, cifar10:PATH, cifar100:PATH or fake:N,C,SIZE.
         scales: for repopt and csla: a .safetensors file, the authors' .pth, a shipped name, ones, or depth; learn
             searches them in the first part of the training, see --freeze-at; those that ship for the model unless
             given.
@@ -50,10 +50,10 @@ def train(
         limit: use only that many images, for a quick try.
         broken: what to do with images that cannot be decoded.
         device: auto is CUDA if there is one.
-        resume: continue the run in the folder, with its own settings.
+        resume: continue the run in the folder, with its own settings; --epochs changes where it ends.
         quiet: show no progress.
-        recipe: auto (demo for digits, imagenet for folders, else small), a name, or a .toml file; every flag below is
-            one of its fields, with its default.
+        recipe: auto (follows the number and size of the images), a name, or a .toml file; every flag below is one of
+            its fields, with its default.
         fields: the recipe's fields.
     """
     job = Job(
@@ -67,8 +67,8 @@ def train(
         broken=broken,
         options={**({} if strides is None else {"strides": strides}), **({"se": True} if se else {})},
     )
-    say_before(job, out, resume=resume, quiet=quiet)
-    summary = train_run(job, out, resume=resume, device=device, quiet=quiet)
+    say_before(job, out, auto=recipe == "auto", resume=resume, quiet=quiet)
+    summary = train_run(job, out, resume=resume, epochs=fields.epochs if resume else None, device=device, quiet=quiet)
     if is_first_process():
         conclude(out, summary)
     return 0

@@ -72,6 +72,7 @@ def export_run(
     normalize: bool = False,
     opset: int | None = None,
     int8: str | Path | None = None,
+    best: bool = False,
     trust: bool = False,
 ) -> Exported:
     """Writes a finished run's model, and keeps it if it agrees with the model on real images.
@@ -86,6 +87,8 @@ def export_run(
         opset: of ONNX, torch's default unless given.
         int8: the folder of `repopt quantize` whose program becomes INT8 ONNX; RUN/int8 unless given, and where there is
             none, the model is calibrated now.
+        best: export the weights of the run's best epoch instead of the last one's; an INT8 program that
+            `repopt quantize` left is of the last one.
         trust: load the folder's program.pt2 if an earlier version wrote it. It can execute code: trust the one who
             wrote it.
 
@@ -102,7 +105,9 @@ def export_run(
     kind = _checked(format, normalize=normalize, opset=opset, images=images, int8=int8)
     target = run / kind.name if out is None else Path(out)
     _check_target(target, kind)
-    source = _load(run, data, images or kind.images, normalize=normalize)
+    source = _load(run, data, images or kind.images, normalize=normalize, best=best)
+    if best and format == "onnx-int8" and (int8 is not None or (run / "int8").exists()):
+        raise ValueError("what `repopt quantize` left is INT8 of the last weights, not of the best: leave --best out")
     model, quantized = source.trained.model, dict[str, Any]()
     if format == "onnx-int8":
         model, quantized = _int8(run, source, int8, trust=trust)
@@ -151,8 +156,8 @@ class _Source:
             yield _one_batch(rows, pixels) if self.normalize else normalized, normalized
 
 
-def _load(run: Path, data: str | None, images: int, *, normalize: bool) -> _Source:
-    trained, found = load_run(run), run_data(run, data)
+def _load(run: Path, data: str | None, images: int, *, normalize: bool, best: bool) -> _Source:
+    trained, found = load_run(run, best=best), run_data(run, data)
     check_data(trained, found)
     chosen = found.val.take(balanced(found.val.labels, images))
     return _Source(trained=trained, data=found, images=chosen, normalize=normalize)
