@@ -33,6 +33,7 @@ class RunInfo:
     parameters: int
     id: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    branches: str | dict[str, list[str]] | None = None
     limit: int | None = None
     broken: Broken = "raise"
     weights: str | None = None

@@ -221,12 +221,17 @@ class Trained:
     config: dict[str, Any]
 
 
-def load_run(folder: str | Path) -> Trained:
-    """The model of a finished run."""
+def load_run(folder: str | Path, *, trust: bool = False) -> Trained:
+    """The model of a finished run.
+
+    Args:
+        folder: the run.
+        trust: import its `package.module:factory`, if it is such a model. It can execute code.
+    """
     folder = Path(folder)
     saved = read_saved(folder)
     read_as(folder / CONFIG, RunConfig)
-    return Trained(model=create_model(folder).eval(), config=saved.config)
+    return Trained(model=create_model(folder, trust=trust).eval(), config=saved.config)
 
 
 def run_recipe(folder: str | Path) -> Recipe:
@@ -272,6 +277,7 @@ def evaluate_run(
     sizes: Sequence[int] = (),
     device: str = "auto",
     limit: int | None = None,
+    trust: bool = False,
 ) -> dict[int, Score]:
     """Evaluates a finished run, at one or several sizes of the images.
 
@@ -281,10 +287,11 @@ def evaluate_run(
         sizes: sides of the images; the run's own unless given.
         device: `auto`, `cpu` or `cuda`.
         limit: keep that many images.
+        trust: as `load_run` takes it.
     """
     if bad := [size for size in sizes if size not in BOUNDS["size"]]:
         raise ValueError(f"the side of the images must be {BOUNDS['size']}, not {bad[0]}")
-    trained, recipe = load_run(folder), run_recipe(folder)
+    trained, recipe = load_run(folder, trust=trust), run_recipe(folder)
     found = run_data(folder, data, limit=limit)
     check_data(trained, found)
     with joined(device) as (world, chosen):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import nn
 
 import repopt
 from repopt.data import DataSet, load_data
@@ -17,10 +18,12 @@ from repopt.device import commit, environment
 from repopt.files import write_sealed
 from repopt.models import create_model, list_models
 from repopt.models import load_checkpoint as load_weights
+from repopt.models.references import check_fits, check_trust, is_reference, offered
 from repopt.models.saved import tuples
 from repopt.optim.contract import fingerprint
-from repopt.plans.planning import ScalesLike, plan
+from repopt.plans.planning import ScalesLike
 from repopt.plans.scales import Scales
+from repopt.train.branch_choice import BranchChoice
 from repopt.train.checkpoint import has_checkpoint, read_origin
 from repopt.train.distributed import World, joined
 from repopt.train.loop import Trainer
@@ -40,7 +43,7 @@ class Job:
 
     Attributes:
         method: one of `METHODS`.
-        model: the name of the plain model.
+        model: the name of the plain model, or a reference such as `timm:resnet18`.
         data: as `load_data` takes it.
         recipe: how.
         scales: of the imagined blocks; `learn` searches them in the first part of the training.
@@ -48,6 +51,8 @@ class Job:
         limit: keep that many images.
         broken: what to do with images that cannot be decoded.
         options: the model's own, such as strides.
+        branches: a preset, or names of branches by regular expression, see `repopt.train.branch_choice`; the model's
+            own unless given, or else `repvgg`.
     """
 
     method: Method
@@ -59,10 +64,17 @@ class Job:
     limit: int | None = None
     broken: Literal["raise", "skip"] = "raise"
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    branches: BranchChoice | None = None
 
 
 def train_run(
-    job: Job, out: str | Path, *, resume: bool = False, device: str = "auto", quiet: bool = False
+    job: Job,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    device: str = "auto",
+    quiet: bool = False,
+    trust: bool = False,
 ) -> dict[str, Any]:
     """Trains a job in a run folder, and returns its summary.
 
@@ -72,6 +84,7 @@ def train_run(
         resume: go on where the run in the folder was left.
         device: `auto`, `cpu` or `cuda`.
         quiet: show no progress.
+        trust: import the `package.module:factory` of the run that is resumed, unless the job names the same one.
     """
     out = Path(out)
     job = job if resume else _with_freeze(job)
@@ -80,7 +93,7 @@ def train_run(
 
         def start() -> tuple[Job, dict[str, Any] | None]:
             folders.append(RunFolder(out, resume=resume))
-            return (_recorded(job, out), _summary_of_finished(out)) if resume else (job, None)
+            return (_recorded(job, out, trust=trust), _summary_of_finished(out)) if resume else (job, None)
 
         world.check_alike({"--resume": resume, **_given(job)})
         try:
@@ -106,12 +119,14 @@ def _train(
     if resume:
         world.shared(lambda: _check_data(job, data, folder))
     subject = build(job, data, device)
+    if subject.branches != job.branches and not quiet and world.rank == 0:
+        print(f"note: {job.model} declares no branches and gets those of {subject.branches!r}; --branches names others")
     world.check_alike(_made(data, subject))
     trainer = Trainer(subject, data, job.recipe, folder, device=device, world=world, clock=clock, quiet=quiet)
     info = _info(job, data, subject, device, world)
     if folder is not None:
         if not resume:
-            _write_start(job, folder, info)
+            _write_start(job, subject, folder, info)
         folder.origin = read_origin(folder.path)
     # dropout draws from here: different units on each rank, whatever was drawn above
     torch.manual_seed(job.recipe.seed + world.rank)
@@ -146,18 +161,29 @@ def build(job: Job, data: DataSet, device: torch.device) -> Subject:
             "model.safetensors"
         )
     torch.manual_seed(job.recipe.seed)
-    model = create_model(counterpart(job.model, job.method), kernel=job.recipe.kernel, **_options(job, data))
+    model = _created(job, data)
     if job.weights is not None:
         load_weights(model, job.weights)
     channels_last = on_cuda_unless_given(job.recipe.channels_last, device)
     layout = torch.channels_last if channels_last else torch.contiguous_format
     model = model.to(device=device, memory_format=layout)  # type: ignore[call-overload]
-    return make_subject(job.method, model, job.recipe, scales=job.scales, drawn=job.weights is None)
+    drawn = job.weights is None
+    return make_subject(job.method, model, job.recipe, scales=job.scales, drawn=drawn, branches=job.branches)
+
+
+def _created(job: Job, data: DataSet) -> nn.Module:
+    """The model that the method trains; one of other code is drawn as that code draws it."""
+    name, options = counterpart(job.model, job.method), _options(job, data)
+    if not is_reference(name):
+        return create_model(name, kernel=job.recipe.kernel, **options)
+    model, size = create_model(name, **options), job.recipe.size or data.size
+    check_fits(model, name, shape=(data.channels, size, size), classes=len(data.classes))
+    return model
 
 
 def _given(job: Job) -> dict[str, object]:
     """What a rank was asked for; scales that were read already are compared with the plan."""
-    plain = ("method", "model", "data", "weights", "limit", "broken", "options")
+    plain = ("method", "model", "data", "weights", "limit", "broken", "options", "branches")
     scales = {"scales": job.scales} if isinstance(job.scales, str | Path) else {}
     return {**{name: getattr(job, name) for name in plain}, **scales, **dataclasses.asdict(job.recipe)}
 
@@ -178,9 +204,10 @@ def _made(data: DataSet, subject: Subject) -> dict[str, object]:
     }
 
 
-def _recorded(job: Job, out: Path) -> Job:
+def _recorded(job: Job, out: Path, *, trust: bool) -> Job:
     """The job that a run folder was started with."""
     run, recipe = read_info(out), run_recipe(out)
+    check_trust(run.model, out, trust=trust or run.model == job.model)
     scales = out / "scales.safetensors"
     has_scales = scales.exists() and run.method != "search"
     # without a checkpoint the run starts over, from the weights that it was given
@@ -193,6 +220,7 @@ def _recorded(job: Job, out: Path) -> Job:
         limit=run.limit,
         broken="skip" if job.broken == "skip" else run.broken,
         options=tuples(run.options),
+        branches=run.branches,
         recipe=recipe,
         weights=weights,
         scales=LEARN if recipe.freeze_at else Scales.load(scales) if has_scales else None,
@@ -223,6 +251,7 @@ def _info(job: Job, data: DataSet, subject: Subject, device: torch.device, world
         "method": job.method,
         "model": job.model,
         "options": job.options,
+        "branches": subject.branches,
         "data": job.data,
         "limit": job.limit,
         "broken": job.broken,
@@ -243,13 +272,10 @@ def _info(job: Job, data: DataSet, subject: Subject, device: torch.device, world
     }
 
 
-def _write_start(job: Job, folder: RunFolder, info: dict[str, Any]) -> None:
+def _write_start(job: Job, subject: Subject, folder: RunFolder, info: dict[str, Any]) -> None:
     folder.write("run.json", {"id": uuid.uuid4().hex, **info})
-    if job.method in ("repopt", "csla") and job.scales != LEARN:
-        planned = plan(create_model(job.model, **job.options), scales=job.scales)
-        if planned.scales is not None:
-            # wherever they were read from, they are at hand to resume with
-            planned.scales.save(folder.path / "scales.safetensors")
+    if subject.scales is not None:  # wherever they were read from, they are at hand to resume with
+        subject.scales.save(folder.path / "scales.safetensors")
     folder.write("recipe.json", dataclasses.asdict(job.recipe))  # last: from now on the folder can be resumed
 
 
@@ -298,5 +324,6 @@ def _check_data(job: Job, data: DataSet, folder: RunFolder | None) -> None:
 
 
 def _options(job: Job, data: DataSet) -> dict[str, Any]:
-    dropout = {} if job.recipe.dropout is None else {"dropout": job.recipe.dropout}
-    return {"num_classes": len(data.classes), "in_chans": data.channels, **dropout, **job.options}
+    named = counterpart(job.model, job.method)
+    known = offered(named, num_classes=len(data.classes), in_chans=data.channels, dropout=job.recipe.dropout)
+    return {**known, **job.options}
