@@ -23,7 +23,7 @@ LAYERS = [
     {"algebra.multiplier"},
     {"plans.patterns", "plans.stamps"},
     {"plans.scales"},
-    {"plans.provenance"},
+    {"plans.provenance", "plans.presets"},
     {"plans.planning"},
     {"plans.dirac"},
     {"optim.rules", "optim.contract", "optim.kernels", "optim.decay", "optim.clipping", "optim.product"},

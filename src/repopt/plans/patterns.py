@@ -1,11 +1,11 @@
 """Which modules of a model a plan is about.
 
 Operators are known by the name of their module, without what wrappers put into it. Of the patterns of a plan the first
-match wins, and no match is an error.
+match wins, and no match is an error. A function of name and module may choose instead.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import nn
 
@@ -13,6 +13,8 @@ from repopt.algebra.branches import Branch
 from repopt.algebra.operators import LinearOperator, check_weight, is_linear_operator
 
 Branches = Mapping[str, Sequence[Branch]]
+Chooser = Callable[[str, LinearOperator], Sequence[Branch] | None]
+Chosen = dict[str, tuple[LinearOperator, Sequence[Branch]]]
 WRAPPERS = frozenset({"module", "_orig_mod", "_checkpoint_wrapped_module"})
 
 
@@ -52,7 +54,59 @@ def listed(names: Sequence[str] | Mapping[str, object], most: int = 5) -> str:
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
-def matching_operators(model: nn.Module, branches: Branches) -> dict[str, tuple[LinearOperator, Sequence[Branch]]]:
+def chosen_operators(model: nn.Module, choose: Chooser) -> Chosen:
+    """The convolutions and linear layers for which a function of name and module returns branches."""
+    operators: Chosen = {}
+    for name, module in once_each(model).items():
+        if not is_linear_operator(module):
+            continue
+        wanted = choose(name, module)
+        if wanted is None:
+            continue
+        if not isinstance(wanted, list | tuple):
+            raise TypeError(f"the function that chooses branches returned {wanted!r} for {name!r}: want a list or None")
+        check_weight(module, name)
+        check_not_shared(model, module, name)
+        operators[name] = (module, wanted)
+    if not operators:
+        raise ValueError(
+            "the function that chooses branches returned None for every convolution and linear layer of this "
+            f"{type(model).__name__}, so there is nothing to plan"
+        )
+    return operators
+
+
+def once_each(model: nn.Module) -> dict[str, nn.Module]:
+    """Every module by its clean name, the first where it has several."""
+    names: dict[nn.Module, str] = {}
+    for name, module in clean_modules(model).items():
+        names.setdefault(module, name)
+    return {name: module for module, name in names.items()}
+
+
+def check_not_shared(model: nn.Module, operator: LinearOperator, name: str) -> None:
+    """Raises if another module of the model has the operator's weight, too."""
+    for other, module in model.named_modules():
+        if module is not operator and any(param is operator.weight for param in module._parameters.values()):
+            raise ValueError(
+                f"{name!r} shares its weight with {other!r}, and a block would untie them: give it one of its own"
+            )
+
+
+def check_plain_forward(operator: LinearOperator, name: str) -> None:
+    """Raises where a block of plain branches in the operator's place would compute something else."""
+    plain = next(kind for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear) if isinstance(operator, kind))
+    if any(
+        verb in vars(operator) or getattr(type(operator), verb, None) is not getattr(plain, verb, None)
+        for verb in ("forward", "_conv_forward")
+    ):
+        raise ValueError(
+            f"{name!r} is a {type(operator).__name__} with a forward of its own, which a block of plain branches does "
+            "not have: leave it out of the plan"
+        )
+
+
+def matching_operators(model: nn.Module, branches: Branches) -> Chosen:
     """The operators that the patterns name, each with the branches of the first one that matches."""
     modules = clean_modules(model)
     patterns = [(_compiled(pattern), wanted) for pattern, wanted in branches.items()]
@@ -64,7 +118,7 @@ def matching_operators(model: nn.Module, branches: Branches) -> dict[str, tuple[
             raise ValueError(
                 f"the pattern {pattern.pattern!r} matches no module; the linear operators are {listed(known) or 'none'}"
             )
-    operators: dict[str, tuple[LinearOperator, Sequence[Branch]]] = {}
+    operators: Chosen = {}
     owners: dict[int, str] = {}
     used: set[str] = set()
     for name, module in modules.items():
@@ -98,7 +152,7 @@ def declared_branches(model: nn.Module) -> Branches:
     if declare is None:
         raise ValueError(
             f"{type(inner).__name__} does not declare its branches (a method repopt_branches): "
-            "give plan(model, {pattern: [branches]})"
+            'give plan(model, {pattern: [branches]}), or a preset: plan(model, "repvgg")'
         )
     declared: Branches = declare()
     return declared

@@ -21,13 +21,17 @@ from repopt.algebra.operators import LinearOperator, check_weight, is_linear_ope
 from repopt.algebra.sharding import local_rows
 from repopt.plans.patterns import (
     Branches,
+    Chooser,
+    Chosen,
     check_model,
+    chosen_operators,
     clean,
     clean_modules,
     declared_branches,
     listed,
     matching_operators,
 )
+from repopt.plans.presets import preset_operators
 from repopt.plans.provenance import provenance
 from repopt.plans.scales import Scales
 
@@ -36,35 +40,54 @@ _MADE = {"ones": Scales.ones, "depth": Scales.depth_init}  # scales that need no
 ScalesLike = Scales | Mapping[str, Mapping[str, Tensor | float]] | str | Path
 
 
-def plan(model: nn.Module, branches: Branches | None = None, scales: ScalesLike | None = None) -> "Plan":
+def plan(
+    model: nn.Module, branches: Branches | Chooser | str | None = None, scales: ScalesLike | None = None
+) -> "Plan":
     """Plans the re-parameterization of a model.
 
     Args:
         model: any model, wrapped or not.
-        branches: {regular expression: branches}; each operator whose name matches imagines these branches, the first
-            match wins. Without it the model's own `repopt_branches()` is asked.
+        branches: which operators imagine which branches.
+            A preset plans every convolution with a kernel of 3 or more in each dimension: `"repvgg"` (k x k, 1 x 1 and
+            identity; depthwise k x k and identity) or `"acnet"` (k x k, 1 x k and k x 1). What it cannot plan is in
+            `plan.left_out`.
+            {regular expression: branches} plans the operators whose names match; the first match wins.
+            A function (name, module) -> branches or None is asked for each convolution and linear layer.
+            Without any of these the model's own `repopt_branches()` is asked.
         scales: `"ones"`, `"depth"` (sqrt(2/l), see `Scales.depth_init`), the name of shipped scales, a .safetensors
             file, the authors' .pth, a `Scales`, or {operator: {branch: number or tensor}}. A plan without scales serves
-            `search_model` and `dirac_init_` only.
+            `search_model`, `branch_model` and `dirac_init_` only.
 
     Raises:
-        ValueError: a pattern matches nothing, a branch does not fit, or the scales do not.
+        ValueError: a preset finds nothing, a pattern matches nothing, a branch does not fit, or the scales do not.
         TypeError: a pattern matches a module that is not a linear operator, or one whose weight cannot be planned.
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU())
+        >>> plan(net, "repvgg", scales="ones").operators
+        ('0',)
         >>> plan(net, {"0": [Conv(3), Conv(1), Identity()]}, scales="ones").operators
         ('0',)
     """
     check_model(model, "plan")
-    if branches is None:
-        branches = declared_branches(model)
-    if not isinstance(branches, Mapping) or not all(isinstance(wanted, list | tuple) for wanted in branches.values()):
-        raise TypeError(f"branches must be a dictionary {{pattern: [branches]}}, not {branches!r}")
-    operators = matching_operators(model, branches)
+    operators, left_out = _operators_of(model, declared_branches(model) if branches is None else branches)
     blocks = {name: imagine(operator_of(module), wanted, name) for name, (module, wanted) in operators.items()}
-    bare = Plan(model=model, blocks=blocks)
+    bare = Plan(model=model, blocks=blocks, left_out=left_out)
     return bare if scales is None else bare.with_scales(scales)
+
+
+def _operators_of(model: nn.Module, branches: Branches | Chooser | str) -> tuple[Chosen, dict[str, str]]:
+    """The operators to plan with their branches, and what was left out."""
+    if isinstance(branches, str):
+        return preset_operators(model, branches)
+    if callable(branches) and not isinstance(branches, type | nn.Module):
+        return chosen_operators(model, branches), {}
+    if not isinstance(branches, Mapping) or not all(isinstance(wanted, list | tuple) for wanted in branches.values()):
+        raise TypeError(
+            "branches must be a dictionary {pattern: [branches]}, the name of a preset, or a function of name and "
+            f"module, not {branches!r}"
+        )
+    return matching_operators(model, branches), {}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -75,11 +98,13 @@ class Plan:
         model: the model.
         blocks: operator name -> the block it imagines, in the model's order.
         scales: the blocks' constants, where given.
+        left_out: operator name -> why the preset could not plan it; `print(plan)` shows it.
     """
 
     model: nn.Module
     blocks: Mapping[str, Block]
     scales: Scales | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)
     _multipliers: dict[Any, Multiplier] = field(init=False, repr=False, default_factory=dict)
 
     def __repr__(self) -> str:
@@ -188,7 +213,7 @@ class Plan:
     def depths(self) -> dict[str, int]:
         """How deep each operator lies in its stage: the l of sqrt(2/l) as the authors count, 0 where a stage starts.
 
-        A stage starts at each operator whose identity was left out, unless the model's `repopt_depths()` says
+        A stage starts at each operator whose block has no identity, unless the model's `repopt_depths()` says
         otherwise. Operators before the first such start count from 1.
         """
         declare = getattr(clean_modules(self.model)[""], "repopt_depths", None)
@@ -210,7 +235,7 @@ class Plan:
             return depths
         depths, depth = {}, 0
         for name, block in self.blocks.items():
-            depth = depth + 1 if block.left_out is None else 0
+            depth = depth + 1 if any(placement.is_identity for placement in block.branches.values()) else 0
             depths[name] = depth
         return depths
 
@@ -237,6 +262,8 @@ class Plan:
         without = [f"{name} ({block.left_out})" for name, block in self.blocks.items() if block.left_out is not None]
         if without:
             yield from textwrap.wrap(f"no identity: {', '.join(without)}", 80, break_long_words=False)
+        for name, why in self.left_out.items():
+            yield from textwrap.wrap(f"not planned: {name}, since {why}", 80, break_long_words=False)
 
     def _block(self, name: str) -> Block:
         if not isinstance(name, str) or name not in self.blocks:
@@ -246,7 +273,7 @@ class Plan:
     def _scales(self) -> Scales:
         if self.scales is None:
             raise ValueError(
-                "this plan has no scales and serves search_model only: give plan(..., scales=...) or use "
+                "this plan has no scales, so it serves surgery only: give plan(..., scales=...) or use "
                 'plan.with_scales(...); for a first try "ones"'
             )
         return self.scales

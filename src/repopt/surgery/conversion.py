@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from repopt.algebra import csla
 from repopt.algebra.csla import Convention
 from repopt.algebra.operators import LinearOperator
-from repopt.plans.patterns import check_model, clean_modules
+from repopt.plans.patterns import check_model, check_not_shared, check_plain_forward, clean_modules
 from repopt.plans.planning import Plan, ScalesLike, check_kernel_names, check_plan
 from repopt.plans.scales import Counting, Scales
 from repopt.surgery.blocks import CSLABlock, LinearAdditionBlock, SearchBlock
@@ -177,24 +177,10 @@ def _with_blocks(
 
 def _check_replaceable(model: nn.Module, operator: LinearOperator, name: str) -> None:
     """Raises where a block in the operator's place would compute or train something else."""
-    for other, module in model.named_modules():
-        if module is not operator and any(param is operator.weight for param in module._parameters.values()):
-            raise ValueError(
-                f"{name!r} shares its weight with {other!r}, and a block would untie them: give it one of its own"
-            )
-    plain = next(kind for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear) if isinstance(operator, kind))
-    own = [
-        verb
-        for verb in ("forward", "_conv_forward")
-        if verb in vars(operator) or getattr(type(operator), verb, None) is not getattr(plain, verb, None)
-    ]
+    check_not_shared(model, operator, name)
     if any(getattr(module, "_orig_mod", None) is operator for module in model.modules()):
         raise ValueError(f"{name!r} is compiled by itself, and would go on without the block: compile after surgery")
-    if own:
-        raise ValueError(
-            f"{name!r} is a {type(operator).__name__} with a forward of its own, which a block of plain branches does "
-            "not have: leave it out of the plan"
-        )
+    check_plain_forward(operator, name)
 
 
 def _replaced(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
