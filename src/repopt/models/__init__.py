@@ -11,7 +11,7 @@ from torch import nn
 
 from repopt.models.checkpoints import load_checkpoint
 from repopt.models.features import FeatureMaps
-from repopt.models.folding import deploy
+from repopt.models.folding import as_deployed, deploy
 from repopt.models.ghost import GHOST_WIDTHS, RepGhostNet, RepOptGhostNet
 from repopt.models.references import check_trust, is_reference, make_referenced
 from repopt.models.repvgg import QARepVGG, RepVGG, plain_from_repvgg
@@ -29,6 +29,7 @@ __all__ = [
     "RepOptVGG",
     "RepVGG",
     "VGGSpec",
+    "as_deployed",
     "create_model",
     "deploy",
     "list_models",

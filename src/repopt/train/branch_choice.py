@@ -19,11 +19,11 @@ from torch import nn
 from repopt.algebra.branches import Branch, Conv, Identity, Linear
 from repopt.files import read_text
 from repopt.plans.patterns import clean_modules
+from repopt.plans.presets import PRESETS
 
 # a preset, or {regular expression: names of branches}
 BranchChoice = str | Mapping[str, Sequence[str]]
 
-PRESETS = ("repvgg", "acnet")
 DEFAULT = "repvgg"
 _CONV = re.compile(r"conv(\d+(?:x\d+)*)(?:d(\d+(?:x\d+)*))?(?:g(\d+))?")
 

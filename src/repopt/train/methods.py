@@ -51,6 +51,7 @@ class Subject:
         searching: whether the model is a search model, whose scales are trained.
         branches: what was planned; None for a method without branches, and where the model declares them itself.
         scales: those of the plan, where it was given some.
+        left_out: operators that the plan could not hold, with the reason.
     """
 
     method: Method
@@ -60,6 +61,7 @@ class Subject:
     searching: bool = False
     branches: BranchChoice | None = None
     scales: Scales | None = None
+    left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def make_subject(
@@ -89,16 +91,17 @@ def make_subject(
         return Subject(method=method, model=model)
     branches = chosen(branches, model)
     bare = plan(model, as_branches(branches))
+    subject = Subject(method=method, model=model, branches=branches, left_out=bare.left_out)
     draw = torch.Generator().manual_seed(recipe.seed)
     if method == "search" or scales == LEARN:
         from repopt.surgery.conversion import search_model
 
         searching = search_model(model, bare, start=recipe.start, kernel=recipe.kernel, generator=draw, inplace=True)
-        return Subject(method=method, model=searching, searching=True, branches=branches)
+        return dataclasses.replace(subject, model=searching, searching=True)
     if method == "dirac":
         if drawn:
             dirac_init_(model, bare, recipe.kernel, draw)
-        return Subject(method=method, model=model, branches=branches)
+        return subject
     if scales is None:
         raise ValueError(
             f"the method {method} needs scales: give --scales, a file, 'ones', 'depth' or 'learn', or search some first"
@@ -114,7 +117,7 @@ def make_subject(
     planned = bare.with_scales(scales)
     initialized = drawn and recipe.rules != "iteration"
     kernels = planned.init_(kernel=recipe.kernel, identity=recipe.identity, generator=draw) if initialized else None
-    subject = Subject(method=method, model=model, branches=branches, scales=planned.scales)
+    subject = dataclasses.replace(subject, scales=planned.scales)
     if recipe.rules == "initialization":
         return subject
     if method == "csla":

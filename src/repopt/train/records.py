@@ -144,6 +144,7 @@ class Int8Record:
     int8_bytes: int
     calibrator: str | None = None
     trim: float = 0.0
+    symmetric: bool = False
     float_eager: float | None = None
     float_compiled: float | None = None
     int8: float | None = None

@@ -119,8 +119,8 @@ def _train(
     if resume:
         world.shared(lambda: _check_data(job, data, folder))
     subject = build(job, data, device)
-    if subject.branches != job.branches and not quiet and world.rank == 0:
-        print(f"note: {job.model} declares no branches and gets those of {subject.branches!r}; --branches names others")
+    if not resume and not quiet and world.rank == 0:
+        _say_branches(job, subject)
     world.check_alike(_made(data, subject))
     trainer = Trainer(subject, data, job.recipe, folder, device=device, world=world, clock=clock, quiet=quiet)
     info = _info(job, data, subject, device, world)
@@ -169,6 +169,13 @@ def build(job: Job, data: DataSet, device: torch.device) -> Subject:
     model = model.to(device=device, memory_format=layout)  # type: ignore[call-overload]
     drawn = job.weights is None
     return make_subject(job.method, model, job.recipe, scales=job.scales, drawn=drawn, branches=job.branches)
+
+
+def _say_branches(job: Job, subject: Subject) -> None:
+    if subject.branches != job.branches:
+        print(f"note: {job.model} declares no branches and gets those of {subject.branches!r}; --branches names others")
+    for name, why in subject.left_out.items():
+        print(f"note: {name} has no branches, since {why}")
 
 
 def _created(job: Job, data: DataSet) -> nn.Module:
