@@ -2,6 +2,7 @@
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 import repopt
 
@@ -14,7 +15,7 @@ def settle(model, seed=0):
     """Norms as after some training: statistics, gammas and betas away from where they start."""
     draw = torch.Generator().manual_seed(seed)
     for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
+        if isinstance(module, _BatchNorm):
             for tensor, low, high in (
                 (module.running_mean, -0.5, 0.5),
                 (module.running_var, 0.5, 2.0),

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from repopt.optim.attachment import attach as attach
     from repopt.optim.clipping import clip_grad_norm_ as clip_grad_norm_
     from repopt.optim.decay import decay_groups as decay_groups
+    from repopt.optim.reparameterizing import reparameterize as reparameterize
     from repopt.plans.dirac import dirac_init_ as dirac_init_
     from repopt.plans.planning import Plan as Plan
     from repopt.plans.planning import plan as plan
     from repopt.plans.scales import Scales as Scales
     from repopt.quantize.ptq import quantize_model as quantize_model
+    from repopt.surgery.conversion import branch_model as branch_model
     from repopt.surgery.conversion import csla_model as csla_model
     from repopt.surgery.conversion import extract_scales as extract_scales
     from repopt.surgery.conversion import merge as merge
@@ -47,6 +49,7 @@ _HOMES = {
     "Plan": "plans.planning",
     "Scales": "plans.scales",
     "attach": "optim.attachment",
+    "branch_model": "surgery.conversion",
     "clip_grad_norm_": "optim.clipping",
     "create_model": "models",
     "csla_model": "surgery.conversion",
@@ -59,6 +62,7 @@ _HOMES = {
     "merge": "surgery.conversion",
     "plan": "plans.planning",
     "quantize_model": "quantize.ptq",
+    "reparameterize": "optim.reparameterizing",
     "search_model": "surgery.conversion",
     "verify": "verification.equality",
 }

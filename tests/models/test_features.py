@@ -44,6 +44,7 @@ def test_a_plain_backbone_is_planned_as_the_model_is():
         assert plan.operators == whole.operators
         assert plan.depths() == whole.depths()
         plan = plan.with_scales(mixed_sign_scales(plan))
+        plan.init_()
         repopt.attach(torch.optim.SGD(backbone.parameters(), lr=0.1), plan)
     with pytest.raises(ValueError, match="has real branches and declares none to imagine"):
         repopt.plan(repopt.create_model("repvgg_nano", features_only=True))

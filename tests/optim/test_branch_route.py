@@ -173,6 +173,7 @@ def test_the_optimizer_holds_a_ninth_more_than_for_the_weight_alone():
     """RepVGG's branches: 3x3, 1x1 and an identity take 1.11 kernels, and each of AdamW's moments 0.11 more."""
     net = nn.Conv2d(64, 64, 3, padding=1, bias=False)
     plan = repopt.plan(net, {"^$": [Conv(3), Conv(1), Identity()]}, scales="ones")
+    plan.init_()
     optimizer = torch.optim.AdamW(net.parameters())
     handle = repopt.attach(optimizer, plan)
     assert handle.nbytes / net.weight.nbytes == pytest.approx(1 + 1 / 9 + 1 / (9 * 64))

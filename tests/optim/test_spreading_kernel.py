@@ -385,6 +385,7 @@ class TestOnAGpu:
     def test_memory_comes_back_after_a_step(self, device):
         net = nn.Conv2d(256, 256, 3, padding=1, bias=False, device=device)
         plan = repopt.plan(net, {"^$": [Conv(3), Conv(1), Identity()]}, scales="ones")
+        plan.init_()
         ours = adamw(net, fused=True)
         repopt.attach(ours, plan)
         net.weight.grad = torch.ones_like(net.weight)

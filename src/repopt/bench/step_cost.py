@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from repopt.algebra.branches import Conv, Identity
 from repopt.optim import SGD, Adam, AdamW, Lion, RepOptimizer
-from repopt.optim.attachment import attach
+from repopt.optim.attachment import attach_as_is
 from repopt.plans.planning import Plan
 from repopt.plans.planning import plan as make_plan
 
@@ -138,7 +138,7 @@ def _make(way: str, rule: Rule, plan: Plan, implementation: str, graph: bool) ->
         optimizer = stock(params, lr=1e-3, capturable=graph, **options)
     if way == "stock":
         return optimizer, lambda: 0
-    handle = attach(optimizer, plan)
+    handle = attach_as_is(optimizer, plan)
     return optimizer, lambda: handle.nbytes
 
 

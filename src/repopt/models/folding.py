@@ -9,13 +9,13 @@ It computes what the model computes in eval mode. The hooks go by the three name
 import copy
 from typing import Self, TypeVar
 
-import torch
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from repopt.plans.patterns import check_model
 from repopt.surgery.blocks import LinearAdditionBlock
+from repopt.surgery.norms import foldable
+from repopt.surgery.norms import norm_affine as norm_affine
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -53,7 +53,7 @@ def deploy(model: ModuleT, *, inplace: bool = False) -> ModuleT:
     """
     check_model(model, "deploy")
     if any(isinstance(module, LinearAdditionBlock) for module in model.modules()):
-        raise ValueError("a search or CSLA model is merged before it is deployed: give repopt.merge(model)")
+        raise ValueError("a model of blocks is merged before it is deployed: give repopt.merge(model)")
     found = [model] if isinstance(model, Foldable) else _outermost(model)
     if not found:
         raise ValueError(f"this {type(model).__name__} has no deploy form: it holds no model of repopt.models")
@@ -79,32 +79,12 @@ def _outermost(module: nn.Module) -> list[Foldable]:
     return found
 
 
-def norm_affine(norm: nn.Module | None, *, like: Tensor) -> tuple[Tensor, Tensor]:
-    """What a batch norm does in eval mode, as one scale and one shift per channel; 1 and 0 without a norm."""
-    if norm is None or isinstance(norm, nn.Identity):
-        return torch.ones_like(like), torch.zeros_like(like)
-    checked = _checked(norm)
-    assert checked.running_mean is not None
-    assert checked.running_var is not None
-    scale = checked.weight / torch.sqrt(checked.running_var + checked.eps)
-    return scale, checked.bias - scale * checked.running_mean
-
-
 def _fold_norm_(module: nn.Module, conv: str, norm: str) -> None:
     """Folds a norm into its convolution, and leaves an identity in its place."""
     convolution, batch_norm = module.get_submodule(conv), module.get_submodule(norm)
     if not isinstance(convolution, nn.Conv2d) or isinstance(batch_norm, nn.Identity):
         return
     training, trained = convolution.training, convolution.weight.requires_grad
-    fused = fuse_conv_bn_eval(convolution.eval(), _checked(batch_norm).eval())
+    fused = fuse_conv_bn_eval(convolution.eval(), foldable(batch_norm).eval())
     module.set_submodule(conv, fused.train(training).requires_grad_(trained))
     module.set_submodule(norm, nn.Identity())
-
-
-def _checked(norm: nn.Module) -> _BatchNorm:
-    """A batch norm of any kind, such as SyncBatchNorm, that has statistics and parameters."""
-    if not isinstance(norm, _BatchNorm) or not norm.affine or norm.running_mean is None:
-        raise ValueError(
-            f"a {type(norm).__name__} cannot be folded: only batch norms with running statistics and parameters can"
-        )
-    return norm

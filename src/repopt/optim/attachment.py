@@ -3,6 +3,8 @@
 CSLA block + regular optimizer = single operator + optimizer with GR                                    (Proposition)
 """
 
+import math
+import warnings
 from collections.abc import Mapping
 from typing import Literal
 
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from repopt.algebra.sharding import local_rows
 from repopt.optim.branch_route import BranchRoute
 from repopt.optim.clipping import check_max_norm
 from repopt.optim.contract import (
@@ -69,11 +72,33 @@ def attach(
         ValueError: the optimizer is attached already, lacks a planned weight, has no exact route, or holds the state of
             other training.
 
+    Warns:
+        UserWarning: the planned weights look as torch drew them, so `plan.init_()` was probably forgotten.
+
     Example:
         >>> kernels = plan.init_()
         >>> optimizer = torch.optim.RAdam(net.parameters(), lr=1e-3)
         >>> handle = attach(optimizer, plan, kernels=kernels)
     """
+    check_plan(plan)
+    if kernels is None and look_as_torch_drew_them(plan):
+        warnings.warn(
+            "the planned weights look as torch drew them, which is not where the blocks start: call plan.init_() "
+            "before attach, or load trained weights before it",
+            stacklevel=2,
+        )
+    return attach_as_is(optimizer, plan, route, allow_inexact, kernels, max_norm)
+
+
+def attach_as_is(
+    optimizer: Optimizer,
+    plan: Plan,
+    route: Route = "auto",
+    allow_inexact: bool = False,
+    kernels: Mapping[str, Mapping[str, Tensor]] | None = None,
+    max_norm: float | None = None,
+) -> "Handle":
+    """The same, for callers that know where the weights come from: it warns of nothing."""
     check_plan(plan)
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"attach takes a torch optimizer first and the plan second, not a {type(optimizer).__name__}")
@@ -137,6 +162,28 @@ class Handle:
 
     def __repr__(self) -> str:
         return f"Handle(route={self.route!r}, exact={self.exact})"
+
+
+@torch.no_grad()
+def look_as_torch_drew_them(plan: Plan) -> bool:
+    """Whether all planned weights are spread as torch draws them: evenly from -b to b, with b = 1 / sqrt(fan in).
+
+    Trained weights and those of other initializations are not: some reach beyond b, or none comes near it, or their
+    standard deviation is not b / sqrt(3). A block with fewer than two scales other than 0 says nothing, since `init_`
+    draws it in the same way. Neither do fewer than a thousand weights in all.
+    """
+    seen = 0
+    for name, module in plan.modules().items():
+        weight, _ = local_rows(module.weight)
+        count = weight.numel()
+        if sum(bool(scale.any()) for scale in plan.constants(name).values()) < 2 or weight.is_meta or not count:
+            continue
+        parts = weight.float() * math.sqrt(math.prod(plan.blocks[name].operator.kernel_shape[1:]))
+        largest, deviation = float(parts.abs().max()), math.sqrt(3 * float(parts.square().mean()))
+        if not 0.98 - 20 / count < largest < 1.01 or abs(deviation - 1) > max(0.05, 3 / math.sqrt(count)):
+            return False
+        seen += count
+    return seen >= 1000
 
 
 def automatic_route(optimizer: Optimizer) -> str:

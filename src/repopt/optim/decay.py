@@ -12,8 +12,8 @@ from torch import nn
 
 from repopt.plans.patterns import check_model
 
-# the identity of a search or CSLA block, and the gamma of a RepVGG block's identity branch
-_IDENTITY = re.compile(r"(^|\.)(kernels\.identity(_\d+)?|rbr_identity\.weight)$")
+# the identity of a search or CSLA block, and the gamma of a RepVGG or branch block's identity branch
+_IDENTITY = re.compile(r"(^|\.)(kernels\.identity(_\d+)?|norms\.identity(_\d+)?\.weight|rbr_identity\.weight)$")
 
 
 def decay_groups(model: nn.Module, weight_decay: float, *, identity: bool = True) -> list[dict[str, Any]]:

@@ -2,14 +2,17 @@
 
     CSLA      Y  =  sum_b s_b * (X * W_b)  +  b                 s_b constant; written out, to check against
     search    Y  =  X * ( sum_b embed_b(s_b * W_b) )  +  b      s_b trained; merged first, at the cost of one operator
+    branches  Y  =  sum_b BN_b(X * W_b)  +  b                   the real thing: RepVGG's and ACNet's blocks
 
-Both are the same function of s_b and W_b. A CSLA block pads once, with the operator's own padding and mode, and crops
-for each branch, so that every branch sees the borders that the operator's taps see.
+The first two are the same function of s_b and W_b. The third is so in eval mode, where a norm is a scale and a shift.
+Blocks that are written out pad once, with the operator's own padding and mode, and crop for each branch, so that every
+branch sees the borders that the operator's taps see.
 """
 
 import copy
 from collections.abc import Mapping
 from functools import reduce
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -19,8 +22,12 @@ from repopt.algebra import csla
 from repopt.algebra.branches import Placement
 from repopt.algebra.csla import Block
 from repopt.algebra.operators import LinearOperator
+from repopt.surgery.norms import norm_affine
+
+Norm = bool | Literal["qarepvgg"]
 
 _CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+_NORMS = {0: nn.BatchNorm1d, 1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
 _FULL = "_is_full_backward_hook"
 _HOOKS = (
     "_forward_pre_hooks",
@@ -41,7 +48,7 @@ class LinearAdditionBlock(nn.Module):
         operator: the module that imagines the block; its bias, hooks and training flag are the block's, and what it
             says of its shape (`stride`, `out_channels`, ...) the block says too.
         block: its branches.
-        kernels: their kernels.
+        kernels: their kernels, of those that train one.
     """
 
     def __init__(self, operator: LinearOperator, block: Block, kernels: Mapping[str, Tensor]) -> None:
@@ -52,7 +59,9 @@ class LinearAdditionBlock(nn.Module):
         for name in operator.__constants__:
             setattr(self, name, getattr(operator, name))
         self._plain = (_without_parameters(operator),)  # in a tuple: not a submodule
-        self.kernels = nn.ParameterDict({branch: self._parameter(kernels[branch], weight) for branch in block.branches})
+        self.kernels = nn.ParameterDict(
+            {branch: self._parameter(kernels[branch], weight) for branch in block.branches if branch in kernels}
+        )
         self.bias = operator.bias
         self.train(operator.training)
         _share_hooks(self, operator)
@@ -61,10 +70,18 @@ class LinearAdditionBlock(nn.Module):
         """The branches' scales; a branch without one has the scale 1."""
         raise NotImplementedError
 
+    def branch_kernels(self) -> dict[str, Tensor]:
+        """The branches' kernels."""
+        return dict(self.kernels.items())
+
     @property
     def weight(self) -> Tensor:
         """The equivalent kernel: what the plain operator calls its weight."""
-        return csla.equivalent_kernel(self.block, self.branch_scales(), dict(self.kernels.items()))
+        return csla.equivalent_kernel(self.block, self.branch_scales(), self.branch_kernels())
+
+    def merged_bias(self) -> Tensor | None:
+        """The plain operator's bias."""
+        return self.bias
 
     @torch.no_grad()
     def merged(self) -> LinearOperator:
@@ -72,7 +89,7 @@ class LinearAdditionBlock(nn.Module):
         plain = copy.deepcopy(self._plain[0])
         trained = any(kernel.requires_grad for kernel in self.kernels.values())
         plain.weight = nn.Parameter(self.weight, requires_grad=trained)
-        plain.bias = self.bias
+        plain.bias = self.merged_bias()
         plain.train(self.training)
         _share_hooks(plain, self)
         return plain
@@ -164,6 +181,77 @@ class SearchBlock(LinearAdditionBlock):
         return y
 
 
+class BranchBlock(LinearAdditionBlock):
+    """Real parallel branches with norms. An identity trains no numbers of its own, only its norm does.
+
+    Args:
+        operator: the module whose place the block takes.
+        block: its branches.
+        kernels: where the kernels start, of every branch but the identity.
+        norm: True gives each branch its own norm; `qarepvgg` gives one to the branch that is as large as the operator
+            and one to the sum; False gives none.
+    """
+
+    ones: Tensor
+
+    def __init__(self, operator: LinearOperator, block: Block, kernels: Mapping[str, Tensor], norm: Norm) -> None:
+        super().__init__(operator, block, kernels)
+        weight, channels = operator.weight, block.operator.out_channels
+
+        def norm_if(wanted: bool) -> nn.Module:
+            kind = _NORMS[block.operator.dims] if wanted else nn.Identity
+            return kind(channels, device=weight.device, dtype=weight.dtype).requires_grad_(weight.requires_grad)
+
+        self.norm = norm
+        self.norms = nn.ModuleDict(
+            {
+                branch: norm_if(norm is True or (norm == "qarepvgg" and csla.has_all(placement)))
+                for branch, placement in block.branches.items()
+            }
+        )
+        self.norm_after = norm_if(norm == "qarepvgg")
+        self.register_buffer("ones", weight.new_ones(channels), persistent=False)
+        self.train(operator.training)
+
+    def branch_scales(self) -> dict[str, Tensor]:
+        """What the norms multiply each branch with in eval mode."""
+        after, _ = self._affine(self.norm_after)
+        return {branch: after * self._affine(norm)[0] for branch, norm in self.norms.items()}
+
+    def branch_kernels(self) -> dict[str, Tensor]:
+        return {branch: self.kernels.get(branch, self.ones) for branch in self.block.branches}
+
+    def merged_bias(self) -> Tensor | None:
+        """The norms' shifts in eval mode, and the operator's bias, if it had one."""
+        if not self.norm:
+            return self.bias
+        after, shift = self._affine(self.norm_after)
+        total = after * reduce(torch.add, (self._affine(norm)[1] for norm in self.norms.values())) + shift
+        trained = any(param.requires_grad for param in self.parameters())
+        return nn.Parameter(total if self.bias is None else total + self.bias, requires_grad=trained)
+
+    def forward(self, x: Tensor) -> Tensor:
+        padded = _pad(x, self.block)
+        outputs = (
+            self._normed(
+                self.norms[branch],
+                _crop(placement, padded) if placement.is_identity else _apply(placement, self.kernels[branch], padded),
+            )
+            for branch, placement in self.block.branches.items()
+        )
+        y = self._normed(self.norm_after, reduce(torch.add, outputs))
+        return y if self.bias is None else y + _over_outputs(self.bias, self.block)
+
+    def _normed(self, norm: nn.Module, y: Tensor) -> Tensor:
+        """Norms outputs, also those without a batch dimension, and a linear layer's with several."""
+        spatial = y.shape[y.ndim - self.block.operator.dims :]
+        normed: Tensor = norm(y.reshape(-1, self.block.operator.out_channels, *spatial))
+        return normed.reshape(y.shape)
+
+    def _affine(self, norm: nn.Module) -> tuple[Tensor, Tensor]:
+        return norm_affine(norm, like=self.ones)
+
+
 def _memory_format_of(weight: Tensor) -> torch.memory_format:
     for dims, memory_format in ((4, torch.channels_last), (5, torch.channels_last_3d)):
         if weight.ndim == dims and not weight.is_contiguous() and weight.is_contiguous(memory_format=memory_format):
@@ -193,17 +281,22 @@ def _pad(x: Tensor, block: Block) -> Tensor:
     return F.pad(x, sizes, mode="constant" if operator.padding_mode == "zeros" else operator.padding_mode)
 
 
+def _crop(placement: Placement, padded: Tensor) -> Tensor:
+    """What a branch sees of the operator's input."""
+    operator = placement.operator
+    for dim, (margin, dilation) in enumerate(zip(placement.margin, operator.dilation, strict=True)):
+        axis = dim - operator.dims
+        padded = padded.narrow(axis, margin * dilation, padded.shape[axis] - 2 * margin * dilation)
+    return padded
+
+
 def _apply(placement: Placement, kernel: Tensor, padded: Tensor) -> Tensor:
     operator = placement.operator
     if operator.dims == 0:
         return padded * kernel if placement.is_identity else F.linear(padded, kernel)
-    cropped = padded
-    for dim, (margin, dilation) in enumerate(zip(placement.margin, operator.dilation, strict=True)):
-        axis = dim - operator.dims
-        cropped = cropped.narrow(axis, margin * dilation, padded.shape[axis] - 2 * margin * dilation)
     steps = tuple(own * whole for own, whole in zip(placement.dilation, operator.dilation, strict=True))
     return _CONVOLVE[operator.dims](
-        cropped, kernel.view(placement.conv_shape), None, operator.stride, 0, steps, placement.groups
+        _crop(placement, padded), kernel.view(placement.conv_shape), None, operator.stride, 0, steps, placement.groups
     )
 
 

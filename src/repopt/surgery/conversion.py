@@ -1,4 +1,4 @@
-"""Surgery: a plain model into its Hyper-Search model or its CSLA twin, and back.
+"""Surgery: a plain model into its Hyper-Search model, its CSLA twin or the model with real branches, and back.
 
 Each planned operator is replaced by a block (`surgery/blocks.py`) under its own name. Everything else is taken over as
 it is: other parameters, device, dtype, memory format, hooks, training flags.
@@ -17,7 +17,7 @@ from repopt.algebra.operators import LinearOperator
 from repopt.plans.patterns import check_model, check_not_shared, check_plain_forward, clean_modules
 from repopt.plans.planning import Plan, ScalesLike, check_kernel_names, check_plan
 from repopt.plans.scales import Counting, Scales
-from repopt.surgery.blocks import CSLABlock, LinearAdditionBlock, SearchBlock
+from repopt.surgery.blocks import BranchBlock, CSLABlock, LinearAdditionBlock, Norm, SearchBlock
 
 BlockT = TypeVar("BlockT", bound=LinearAdditionBlock)
 
@@ -108,11 +108,62 @@ def csla_model(
     return _with_blocks(net, plan, block_for, inplace)
 
 
-def merge(model: nn.Module, *, inplace: bool = False) -> nn.Module:
-    """The plain model of a search or CSLA model: every block becomes the operator with the equivalent kernel.
+def branch_model(
+    net: nn.Module,
+    plan: Plan,
+    norm: Norm = True,
+    *,
+    kernel: Convention = "authors",
+    generator: torch.Generator | None = None,
+    inplace: bool = False,
+) -> nn.Module:
+    """The real thing, as a baseline: every planned operator becomes parallel branches, each with a batch norm.
+
+    This is how RepVGG and ACNet train: more work in each step, and a conversion at the end, which is `merge`. The
+    kernels are drawn anew. Train the model with any loop and any optimizer.
+
+    The norms are added to those that the network has: one that follows an operator stays where it is, behind the sum of
+    the branches. In eval mode a norm is a scale and a shift, so `merge` folds the branches' norms into the operator's
+    kernel and bias, and gives it a bias if it has none.
 
     Args:
-        model: what `search_model` or `csla_model` returned.
+        net: the model, or a copy of it.
+        plan: which operators have which branches; its scales, if it has any, are not looked at, as the norms have their
+            own.
+        norm: True for a norm in each branch; `"qarepvgg"` for QARepVGG's form, which quantizes better: a norm in the
+            branch that is as large as the operator, none in the others, and one behind the sum; False for no norms.
+        kernel: how kernels are drawn, as in `plan.init_`.
+        generator: for reproducible draws.
+        inplace: change the model instead of a copy.
+
+    Raises:
+        ValueError: the model lacks an operator of the plan, or one cannot be replaced by a block.
+
+    Example:
+        >>> real = branch_model(net, repopt.plan(net, "repvgg"))
+        >>> ...  # train it
+        >>> plain = merge(real)
+    """
+    check_plan(plan)
+    if not isinstance(norm, bool) and not (isinstance(norm, str) and norm == "qarepvgg"):
+        raise ValueError(f"norm is True, False or 'qarepvgg', not {norm!r}")
+
+    def block_for(name: str, operator: LinearOperator) -> BranchBlock:
+        block = plan.blocks[name]
+        drawn = csla.initial_kernels(block, operator.weight, kernel=kernel, identity={}, generator=generator)
+        trained = {branch: own for branch, own in drawn.items() if not block.branches[branch].is_identity}
+        return BranchBlock(operator, block, trained, norm)
+
+    return _with_blocks(net, plan, block_for, inplace)
+
+
+def merge(model: nn.Module, *, inplace: bool = False) -> nn.Module:
+    """The plain model of a search, CSLA or branch model: every block becomes the operator with the equivalent kernel.
+
+    It computes what the model computes; that of a branch model, what it computes in eval mode.
+
+    Args:
+        model: what `search_model`, `csla_model` or `branch_model` returned.
         inplace: change the model instead of a copy.
     """
     check_model(model, "merge")
@@ -120,7 +171,8 @@ def merge(model: nn.Module, *, inplace: bool = False) -> nn.Module:
     blocks = [module for module in merged.modules() if isinstance(module, LinearAdditionBlock)]
     if not blocks:
         raise ValueError(
-            f"this {type(model).__name__} holds no block to merge: give a model made by search_model or csla_model"
+            f"this {type(model).__name__} holds no block to merge: give a model made by search_model, csla_model or "
+            "branch_model"
         )
     for block in blocks:
         merged = _replaced(merged, block, block.merged())

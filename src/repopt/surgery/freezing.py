@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from repopt.algebra import csla
 from repopt.algebra.sharding import is_sharded
-from repopt.optim.attachment import Handle, attach, automatic_route
+from repopt.optim.attachment import Handle, attach_as_is, automatic_route
 from repopt.optim.contract import fingerprint
 from repopt.plans.patterns import check_model
 from repopt.plans.planning import Plan
@@ -91,7 +91,7 @@ def freeze(search: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimize
         group[KEY] = mark
         if route == "branch":
             group.setdefault(SAVED, {})
-    return model, optimizer, attach(optimizer, plan)
+    return model, optimizer, attach_as_is(optimizer, plan)
 
 
 def _home(optimizer: Optimizer, name: str, block: SearchBlock) -> Group | None:

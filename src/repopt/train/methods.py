@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from repopt import optim
 from repopt.data import DataSet, ImageFiles
 from repopt.models.references import is_reference
-from repopt.optim.attachment import attach
+from repopt.optim.attachment import attach_as_is
 from repopt.optim.clipping import clip_grad_norm_
 from repopt.optim.decay import decay_groups
 from repopt.plans.dirac import dirac_init_
@@ -193,7 +193,7 @@ def make_optimizer(subject: Subject, recipe: Recipe, lr: float | Tensor, *, grap
         raise ValueError(f"{recipe.optimizer} has no weight decay: give --weight-decay 0")
     optimizer: Optimizer = kind(groups, **options)
     if subject.plan is not None:
-        attach(optimizer, subject.plan, kernels=subject.kernels)
+        attach_as_is(optimizer, subject.plan, kernels=subject.kernels)
     return optimizer
 
 

@@ -1,0 +1,28 @@
+"""What a batch norm does in eval mode: one scale and one shift for each channel.
+
+BN(x)  =  t * x + (beta - t * mean),    t  =  gamma / sqrt(var + eps)
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+
+def norm_affine(norm: nn.Module | None, *, like: Tensor) -> tuple[Tensor, Tensor]:
+    """What a batch norm does in eval mode, as one scale and one shift per channel; 1 and 0 without a norm."""
+    if norm is None or isinstance(norm, nn.Identity):
+        return torch.ones_like(like), torch.zeros_like(like)
+    checked = foldable(norm)
+    assert checked.running_mean is not None
+    assert checked.running_var is not None
+    scale = checked.weight / torch.sqrt(checked.running_var + checked.eps)
+    return scale, checked.bias - scale * checked.running_mean
+
+
+def foldable(norm: nn.Module) -> _BatchNorm:
+    """A batch norm of any kind, such as SyncBatchNorm; raises unless it has statistics and parameters."""
+    if not isinstance(norm, _BatchNorm) or not norm.affine or norm.running_mean is None:
+        raise ValueError(
+            f"a {type(norm).__name__} cannot be folded: only batch norms with running statistics and parameters can"
+        )
+    return norm
