@@ -15,7 +15,7 @@ from repopt.models.folding import as_deployed, deploy
 from repopt.models.ghost import GHOST_WIDTHS, RepGhostNet, RepOptGhostNet
 from repopt.models.references import check_trust, is_reference, make_referenced
 from repopt.models.repvgg import QARepVGG, RepVGG, plain_from_repvgg
-from repopt.models.saved import read_saved
+from repopt.models.saved import give_biases_, read_saved
 from repopt.models.staged import StagedNet
 from repopt.models.vgg import VGG, VGG_SPECS, RepOptVGG, VGGSpec
 
@@ -128,6 +128,7 @@ def create_model(
     saved = read_saved(Path(name))
     check_trust(saved.model, name, trust=trust)
     model = _named(saved.model, features_only, out_indices, {**saved.options, **options})
+    give_biases_(model, saved.biases)
     load_checkpoint(model, saved.weights)
     return model
 

@@ -78,7 +78,7 @@ def make_referenced(reference: str, options: Mapping[str, Any]) -> nn.Module:
             made = factory(**options)
         except Exception as error:  # of any code at all
             given = ", ".join(f"{name}={value!r}" for name, value in options.items())
-            raise ValueError(f"{reference} cannot be made with ({given}): {_first_line(error)}") from error
+            raise ValueError(f"{reference} cannot be made{given and f' with {given}'}: {_first_line(error)}") from error
     if not isinstance(made, nn.Module):
         raise TypeError(f"{reference} returns a {type(made).__name__}: a model's factory must return a torch module")
     return made
@@ -123,7 +123,7 @@ def _factory(reference: str) -> Factory:
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         raise ValueError(f"the module {home!r} in {module.__file__!r} has no {name!r}{hint}") from error
     if isinstance(found, nn.Module) or not callable(found):
-        kind = "a model already" if isinstance(found, nn.Module) else f"a {type(found).__name__}"
+        kind = "a model already" if isinstance(found, nn.Module) else f"a value of type {type(found).__name__}"
         raise ValueError(f"{reference} is {kind}: name a function or class that returns a new model")
     factory: Factory = found
     return factory
@@ -206,4 +206,4 @@ def _unknown(library: str, name: str, known: list[str]) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__
+    return str(error).partition("\n")[0].replace("()", "") or type(error).__name__

@@ -5,6 +5,7 @@ sgd         the plain model as it is
 dirac       the plain model, its kernels drawn anew with an identity added, trained as it is
 repvgg      the real multi-branch model, with a norm in each branch; converted afterwards
 qarepvgg    the same, in the form that quantizes better
+branches    the same for any model: its branches built for real, a norm in each; merged afterwards
 csla        the blocks that repopt imagines, built for real: equal to repopt, and slower
 search      the Hyper-Search model
 """
@@ -33,9 +34,9 @@ from repopt.train.branch_choice import BranchChoice, as_branches, chosen
 from repopt.train.distributed import World
 from repopt.train.recipe import Recipe, on_cuda_unless_given, optimizer_named
 
-Method = Literal["repopt", "sgd", "dirac", "repvgg", "qarepvgg", "csla", "search"]
+Method = Literal["repopt", "sgd", "dirac", "branches", "repvgg", "qarepvgg", "csla", "search"]
 METHODS: tuple[Method, ...] = get_args(Method)
-PLANNED: tuple[Method, ...] = ("repopt", "dirac", "csla", "search")  # those that plan the model's branches
+PLANNED: tuple[Method, ...] = ("repopt", "dirac", "branches", "csla", "search")  # those that plan the model's branches
 LEARN = "learn"  # instead of scales: those of a search that is the first part of the same training
 
 
@@ -102,6 +103,13 @@ def make_subject(
         if drawn:
             dirac_init_(model, bare, recipe.kernel, draw)
         return subject
+    if method == "branches":
+        if not drawn:
+            raise ValueError("the method branches draws the kernels of its branches: leave --weights out")
+        from repopt.surgery.conversion import branch_model
+
+        real = branch_model(model, bare, kernel=recipe.kernel, generator=draw, inplace=True)
+        return dataclasses.replace(subject, model=real)
     if scales is None:
         raise ValueError(
             f"the method {method} needs scales: give --scales, a file, 'ones', 'depth' or 'learn', or search some first"
@@ -276,7 +284,7 @@ def counterpart(name: str, method: Method) -> str:
     if method not in METHODS:
         raise ValueError(f"there is no method {method!r}; there is {', '.join(METHODS)}")
     if is_reference(name) and method in ("repvgg", "qarepvgg"):
-        raise ValueError(f"{name} has no counterpart for the method {method}, which is for repopt's own models")
+        raise ValueError(f"the method {method} is for repopt's own models, not for {name}: give --method branches")
     real = re.fullmatch(r"(?:qa)?rep(vgg|ghostnet)_(\w+)", name)
     if real is not None and method in PLANNED:
         plain, own = f"repopt_{real[1]}_{real[2]}", "qarepvgg" if name.startswith("qa") else "repvgg"

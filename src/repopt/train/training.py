@@ -23,6 +23,7 @@ from repopt.models.saved import tuples
 from repopt.optim.contract import fingerprint
 from repopt.plans.planning import ScalesLike
 from repopt.plans.scales import Scales
+from repopt.surgery.blocks import LinearAdditionBlock
 from repopt.train.branch_choice import BranchChoice
 from repopt.train.checkpoint import has_checkpoint, read_origin
 from repopt.train.distributed import World, joined
@@ -294,11 +295,13 @@ def _save_searched(job: Job, subject: Subject, folder: RunFolder, info: dict[str
 
 def _write_model(job: Job, data: DataSet, trainer: Trainer, folder: RunFolder) -> None:
     """Writes the model, its moving average where there is one, and what it takes to load them."""
-    model = trainer.subject.model
-    if trainer.subject.searching or job.method == "csla":
+    model, biases = trainer.subject.model, list[str]()
+    if trainer.subject.searching or job.method in ("csla", "branches"):
         from repopt.surgery.conversion import merge
 
+        blocks = [name for name, module in model.named_modules() if isinstance(module, LinearAdditionBlock)]
         model = merge(model)
+        biases = [name for name in blocks if model.get_submodule(name).bias is not None]
     elif trainer.ema is not None:
         write_sealed(folder.path / "model_ema.safetensors", trainer.ema.module.state_dict())
     folder.write(
@@ -306,6 +309,7 @@ def _write_model(job: Job, data: DataSet, trainer: Trainer, folder: RunFolder) -
         {
             "model": counterpart(job.model, job.method),
             "options": _options(job, data),
+            **({"biases": biases} if biases else {}),  # which branches with norms leave behind, where there was none
             "classes": data.classes,
             "mean": data.mean,
             "std": data.std,
