@@ -12,6 +12,7 @@ from torch import nn
 import repopt
 from attacked import (
     CONV3,
+    PRESET_CALLS,
     Declares,
     Small,
     attached_state,
@@ -369,6 +370,7 @@ INPUTS = {
         for label, make in WEIGHTS.items()
     },
     **CALLS,
+    **PRESET_CALLS,
 }
 
 

@@ -147,6 +147,16 @@ def test_other_weights_are_not_taken_for_torchs_draws(start):
         repopt.attach(sgd(net), plan)  # warnings are errors here
 
 
+@pytest.mark.parametrize("draw", [torch.randn_like, lambda weight: torch.randn_like(weight).sign()])
+def test_the_same_standard_deviation_is_not_enough(draw):
+    """A bell, whose tails reach beyond torch's bound, and two values, which stay far from it."""
+    net, plan = drawn("repvgg", "depth")
+    with torch.no_grad():
+        for conv in (net[0], net[2]):
+            conv.weight.copy_(draw(conv.weight) / (3 * conv.weight[0].numel()) ** 0.5)
+    repopt.attach(sgd(net), plan)
+
+
 def test_init_draws_some_blocks_as_torch_does_and_nothing_is_said_of_these():
     """One branch that covers the kernel, alone or beside branches of scale 0."""
     for scales in ({"conv3x3": 1.0}, {"conv3x3": 1.0, "conv1x1": 0.0}):

@@ -139,7 +139,7 @@ def test_a_function_that_chooses_badly_is_refused():
     net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     with pytest.raises(ValueError, match="returned None for every convolution and linear layer of this Sequential"):
         repopt.plan(net, lambda name, module: None)
-    with pytest.raises(TypeError, match="returned 'repvgg' for '0': want a list or None"):
+    with pytest.raises(TypeError, match="returned a str for '0': it must return a list of branches"):
         repopt.plan(net, lambda name, module: "repvgg")
     net[1].weight = net[0].weight
     with pytest.raises(ValueError, match="'0' shares its weight with '1'"):

@@ -64,7 +64,10 @@ def chosen_operators(model: nn.Module, choose: Chooser) -> Chosen:
         if wanted is None:
             continue
         if not isinstance(wanted, list | tuple):
-            raise TypeError(f"the function that chooses branches returned {wanted!r} for {name!r}: want a list or None")
+            raise TypeError(
+                f"the function that chooses branches returned a {type(wanted).__name__} for {name!r}: it must return a "
+                "list of branches, or None to leave the operator as it is"
+            )
         check_weight(module, name)
         check_not_shared(model, module, name)
         operators[name] = (module, wanted)

@@ -85,7 +85,7 @@ def _operators_of(model: nn.Module, branches: Branches | Chooser | str) -> tuple
     if not isinstance(branches, Mapping) or not all(isinstance(wanted, list | tuple) for wanted in branches.values()):
         raise TypeError(
             "branches must be a dictionary {pattern: [branches]}, the name of a preset, or a function of name and "
-            f"module, not {branches!r}"
+            f"module, not {textwrap.shorten(repr(branches), 100)}"
         )
     return matching_operators(model, branches), {}
 
