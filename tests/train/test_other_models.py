@@ -109,3 +109,24 @@ def test_a_run_is_quantized(runs):
     done = quantize_run(runs / "branches", QuantizeJob(), device=torch.device("cpu"), quiet=True, trust=True)
     assert done.file.exists()
     assert done.record["model"] == "other_nets:small"
+
+
+def test_the_benchmarks_take_other_models(capsys):
+    shared = f"{SMALL.replace('--model ', '--models ')} --branches acnet --device cpu --json"
+    repopt(f"bench train {shared} --methods repopt branches sgd --size 16 --batch-size 4 --classes 4 --steps 1")
+    costs = json.loads(capsys.readouterr().out)
+    assert [cost["method"] for cost in costs] == ["repopt", "branches", "sgd"]
+    assert costs[1]["parameters"] > costs[0]["parameters"] == costs[2]["parameters"]
+    repopt(f"bench step {SMALL} --repeats 1 --device cpu --json")
+    assert {cost["model"] for cost in json.loads(capsys.readouterr().out)} == {"other_nets:small"}
+
+
+def test_the_list_has_the_sizes(capsys):
+    repopt("list --json")
+    sizes = json.loads(capsys.readouterr().out)
+    assert sizes["repopt_vgg_b1"] == {
+        "parameters": 51_841_832,
+        "macs": pytest.approx(11.82e9, rel=1e-3),
+        "scales": True,
+    }
+    assert sizes["repvgg_b1"] == {**sizes["repopt_vgg_b1"], "parameters": 57_415_016, "scales": False}
