@@ -407,6 +407,40 @@ CASES = {
         "export finished --format onnx-int8 --symmetric --int8 finished --out x.onnx",
         "leave --int8 out",
     ),
+    "the best weights of an old run": (None, "eval finished --best --device cpu", "has no best.safetensors"),
+    "an export of the best weights of an old run": (
+        None,
+        "export finished --best --format safetensors --out x",
+        "has no best.safetensors",
+    ),
+    "best weights that are damaged": (
+        lambda: Path("finished", "best.safetensors").write_bytes(b"best"),
+        "eval finished --best --device cpu",
+        "best.safetensors",
+    ),
+    "a run that is resumed for no epochs": (None, f"{RESUME} stopped --epochs 0", "epochs must be at least 1"),
+    "a finished run that cannot go on": (None, f"{RESUME} finished --epochs 9", "has no checkpoint to go on from"),
+    "a folder without class folders": (
+        lambda: Path("photos").mkdir(),
+        "train --data photos --out x",
+        "'photos' holds no class folders",
+    ),
+    "a folder with a validation split alone": (
+        lambda: Path("photos", "val", "cat").mkdir(parents=True),
+        "train --data photos --out x",
+        "'photos' holds no folder 'train'",
+    ),
+    "a picture instead of a folder": (
+        lambda: Image.new("RGB", (8, 8)).save("one.png"),
+        "train --data one.png --out x",
+        "'one.png' is not a source of data, nor a folder",
+    ),
+    "a folder with a colon behind it": (images(lambda _: None), "train --data images: --out x", "'images:' is not"),
+    "no image where one is expected": (
+        images(lambda cat: (cat / "one.png").write_text("no image")),
+        "train --data images --out x",
+        "1 of 4 images are broken",
+    ),
     "scales that are a FIFO": (lambda: fifo("s.safetensors"), f"{TINY} --scales s.safetensors", "s.safetensors"),
 }
 

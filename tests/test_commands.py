@@ -124,6 +124,8 @@ def empty_class(path):
         for name in ("cat", "dog"):
             (path / "images" / part / name).mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (8, 8)).save(path / "images" / part / "dog" / "one.png")
+    (path / "single" / "dog").mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (8, 8)).save(path / "single" / "dog" / "one.png")
 
 
 BAD = {
@@ -131,7 +133,13 @@ BAD = {
     "empty class folder": ("train --data folder:images --scales ones --out x", "cat"),
     "corrupt archive": ("train --data cifar10:broken.tar.gz --scales ones --out x", "broken.tar.gz"),
     "unknown data": ("train --data mnist --scales ones --out x", "mnist"),
-    "batch larger than the data": ("train --data fake:16,4,32 --batch-size 64 --scales ones --out x", "64"),
+    "fewer images than parts of a batch": (
+        "train --data fake:4,4,32 --batch-size 64 --accumulate 8 --scales ones --out x",
+        "a batch of 64 is larger than the data of 4 images",
+    ),
+    "fewer epochs than were trained": ("train --resume --epochs 1 --out trained", "was trained beyond epoch 1"),
+    "neither a source nor a folder": ("train --data photos --scales ones --out x", "'photos' is not a source of data"),
+    "one image of each class": ("train --data single --scales ones --out x", "no class has two images"),
     "lr not positive": ("train --lr 0 --scales ones --out x", "the recipe's lr must be more than 0"),
     "epochs not positive": ("train --epochs 0 --scales ones --out x", "the recipe's epochs must be at least 1"),
     "unknown field": ("train --recipe mine.toml --scales ones --out x", "there is epochs"),
@@ -159,20 +167,21 @@ BAD = {
 def test_what_a_user_may_not_expect_is_said(tmp_path, capsys, monkeypatch):
     """Shipped scales are taken where none are given; a short run is all warm-up; a finished one is not trained on."""
     monkeypatch.chdir(tmp_path)
-    tiny = ["train", "--data", "fake:64,4,32", "--epochs", "1", "--batch-size", "32", "--device", "cpu", "--out", "run"]
+    tiny = ["train", "--data", "fake:64,4,32", "--batch-size", "32", "--device", "cpu", "--out", "run"]
     said = []
-    for words in (tiny, [*tiny, "--resume"], [*tiny, "--resume"]):
-        if len(said) == 3:  # the last one has an epoch to train
-            recipe = (tmp_path / "run" / "recipe.json").read_text()
-            (tmp_path / "run" / "recipe.json").write_text(recipe.replace('"epochs": 1', '"epochs": 2'))
+    for words in ([*tiny, "--epochs", "1"], [*tiny, "--resume"], [*tiny, "--resume", "--epochs", "2"]):
         with pytest.raises(SystemExit, match="0"):
             main(words)
         said += [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
-    assert said[0] == "note: the scales are those that ship for repopt_vgg_nano"
-    assert "the warm-up of 5 epochs does not end within 1" in said[1]
-    assert "the run in run was finished, and only epochs that its checkpoint lacks are trained" in said[2]
-    assert said[3] == said[2]
+    recipe, scales, warmup, finished, again, longer = said
+    assert recipe.startswith("note: the recipe auto takes 1 epochs, batches of 32")
+    assert scales == "note: the scales are those that ship for repopt_vgg_nano"
+    assert "the warm-up of 5 epochs does not end within 1" in warmup
+    assert "the run in run was finished, and only epochs that its checkpoint lacks are trained" in finished
+    assert again == finished
+    assert "the run now ends after epoch 2 instead of 1, and its cosine follows the new length" in longer
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 2
+    assert json.loads((tmp_path / "run" / "recipe.json").read_text())["epochs"] == 2
     taken, shipped = Scales.load(tmp_path / "run" / "scales.safetensors"), Scales.load("repopt_vgg_nano")
     assert all(
         torch.equal(taken[name][branch], scale) for name, scales in shipped.items() for branch, scale in scales.items()

@@ -3,7 +3,7 @@ import torch
 from torch.nn.functional import pad
 
 import torchvision_shim  # noqa: F401
-from repopt.data.augment import Augmentation, apply, crop_box, draw, mirrored, scaled, scaling
+from repopt.data.augment import Augmentation, apply, crop_box, draw, draw_operations, mirrored, scaled, scaling
 
 SCALING = scaling((0.4, 0.5, 0.6), (0.2, 0.25, 0.3), torch.device("cpu"))
 FLIP, TOP, LEFT, AREA, ASPECT, BRIGHTNESS, CONTRAST, SATURATION = range(8)
@@ -204,6 +204,15 @@ def test_augmentations_that_make_no_sense_are_refused(options, words):
         Augmentation(**options)
 
 
-def test_randaugment_is_for_files():
-    with pytest.raises(ValueError, match="RandAugment works on streamed files only"):
-        augment(noise(2), Augmentation(randaugment=(2, 15)), 12, generator())
+def test_randaugment_needs_its_draws_and_three_channels():
+    augmentation = Augmentation(randaugment=(2, 15))
+    with pytest.raises(ValueError, match="RandAugment needs draws of its own: give operations"):
+        augment(noise(2), augmentation, 12, generator())
+    with pytest.raises(ValueError, match="RandAugment is for images of 3 channels, not 1"):
+        apply(
+            noise(2)[:, :1],
+            draw(2, generator()),
+            augmentation,
+            12,
+            operations=draw_operations(2, augmentation, 0),
+        )

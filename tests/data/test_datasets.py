@@ -60,8 +60,11 @@ def test_a_limit_keeps_that_many_of_each_part_and_all_classes_alike():
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("cifar1000:x", r"not a source of data \(did you mean 'cifar100'\?\): give one of digits, cifar10:PATH"),
-        ("mnist", "'mnist' is not a source of data: give one of"),
+        (
+            "cifar1000:x",
+            r"not a source of data \(did you mean 'cifar100'\?\), nor a folder: give one of digits, cifar10",
+        ),
+        ("mnist", "'mnist' is not a source of data, nor a folder: give one of"),
         ("cifar10", "write 'cifar10:PATH'"),
         ("digits:here", "write 'digits'"),
         ("fake:10,2", "three positive numbers"),

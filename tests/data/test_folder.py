@@ -7,7 +7,7 @@ from PIL import Image
 
 from data.pictures import class_folders, picture, truncate
 from repopt.data import ImageFiles, Images, load_data
-from repopt.data.folder import read_folder
+from repopt.data.folder import read_folder, read_splits
 
 
 @pytest.fixture(autouse=True)
@@ -245,7 +245,6 @@ def remove_all(folder):
     [
         (lambda root: root.rename(root.with_name("moved")), "there is no folder '.*pets': give one that holds train/"),
         (lambda root: (root / "train").rename(root / "training"), "holds no folder 'train'"),
-        (lambda root: (root / "val").rename(root / "validation"), "holds neither a folder 'val' nor 'test'"),
         (lambda root: (root / "train" / "eel").mkdir(), r"train' has 1 class folder\(s\) without images \('eel'\)"),
         (lambda root: remove_all(root / "val" / "dog"), r"val' has 1 class folder\(s\) without images \('dog'\)"),
         (
@@ -273,3 +272,27 @@ def test_a_class_may_be_missing_from_val(tmp_path):
     (root / "val" / "cat").rmdir()
     data = load_data(f"folder:{root}", size=8)
     assert data.val.labels.tolist() == [1]
+
+
+@pytest.mark.parametrize("layout", ["", "train"])
+def test_without_val_a_tenth_of_each_class_is_held_out_always_the_same(tmp_path, layout):
+    counts = {"cat": 24, "dog": 6, "eel": 2, "fox": 1}
+    for name, count in counts.items():
+        for number in range(count):
+            picture(tmp_path / "pets" / layout / name / f"{number}.png", number)
+    data, again = (load_data(f"{prefix}{tmp_path / 'pets'}", size=8) for prefix in ("", "folder:"))
+    assert data.classes == tuple(counts)
+    assert data.val.labels.bincount(minlength=4).tolist() == [2, 1, 1, 0]
+    assert data.train.labels.bincount(minlength=4).tolist() == [22, 5, 1, 1]
+    assert torch.equal(data.val.pixels, again.val.pixels)
+    assert data.held_out == again.held_out is not None
+    files = read_splits(tmp_path / "pets")
+    assert not {*files.train.paths} & {*files.val.paths}
+    (files.train.paths[0]).unlink()
+    assert load_data(str(tmp_path / "pets"), size=8).held_out != data.held_out  # other images are held out now
+
+
+def test_a_val_folder_is_taken_as_it_is(tmp_path):
+    root = class_folders(tmp_path / "pets", 4, 2)
+    assert load_data(str(root), size=8).held_out is None
+    assert len(load_data(str(root), size=8).val) == 4

@@ -1,11 +1,14 @@
 import pytest
 import torch
+from PIL import Image
 
 from repopt.data import Augmentation, EvalBatches, Images, TrainBatches, load_data
-from repopt.data.augment import scaled, scaling
+from repopt.data.augment import draw_operations, mixed_seed, scaled, scaling
+from repopt.data.randaugment import OPERATIONS, drawn
+from repopt.data.streaming import as_tensor
 
 CPU = torch.device("cpu")
-EVERYTHING = Augmentation(resized_crop=(0.3, 1.0), flip=True, color_jitter=0.4, erasing=0.3)
+EVERYTHING = Augmentation(resized_crop=(0.3, 1.0), flip=True, randaugment=(2, 15), color_jitter=0.4, erasing=0.3)
 AUGMENTATIONS = {"nothing": Augmentation(), "crop and flip": Augmentation(crop_padding=2, flip=True), "all": EVERYTHING}
 PLAIN = {"mean": (0.0,) * 3, "std": (1.0,) * 3, "device": CPU}
 
@@ -153,8 +156,22 @@ def test_batches_that_cannot_be_are_refused(data, options, words):
 def test_steps_and_augmentations_that_are_not_there_are_refused_at_once(data):
     with pytest.raises(ValueError, match="there is no step 6 of epoch 0: epochs count from 0 and have steps 0 to 5"):
         train_batches(data).epoch(0, 6)
-    with pytest.raises(ValueError, match="RandAugment works on streamed files only"):
-        train_batches(data, Augmentation(randaugment=(2, 15)))
+    with pytest.raises(ValueError, match="torchvision's RandAugment works on streamed files only"):
+        train_batches(data, Augmentation(randaugment=(2, 15), randaugment_by="torchvision"))
+
+
+def test_randaugment_is_the_pillow_versions_on_the_images_of_a_batch(data):
+    """Its draws are a function of seed and epoch, and leave those of the other augmentations alone."""
+    plain, augmented = (
+        train_batches(data, Augmentation(crop_padding=2, flip=True, randaugment=each)) for each in (None, (1, 15))
+    )
+    draws = draw_operations(100, Augmentation(randaugment=(1, 15)), mixed_seed("randaugment", 3, 4))
+    before, after = (torch.cat([pixels for pixels, _ in batches.pixels(4)]) for batches in (plain, augmented))
+    kinds = list(OPERATIONS.values())
+    for image, found, (kind, level, *others) in zip(before, after, draws[:, 0].tolist(), strict=True):
+        picture = Image.fromarray(image.permute(1, 2, 0).numpy())
+        wanted = kinds[int(kind * 16)](picture, drawn(int(level * 15), others))
+        assert (as_tensor(wanted).int() - found).abs().max() <= 1
 
 
 @pytest.mark.cuda

@@ -1,4 +1,4 @@
-"""The authors' RandAugment, operation by operation against timm's, whose levels are of 10, too."""
+"""The authors' RandAugment, operation by operation: Pillow's against timm's, and the batch's against Pillow's."""
 
 from collections import Counter
 
@@ -8,6 +8,8 @@ from PIL import Image, ImageChops
 
 import torchvision_shim  # noqa: F401
 from repopt.data.randaugment import OPERATIONS, drawn, rand_augmented
+from repopt.data.resident_randaugment import BATCH_OPERATIONS, rand_augmented_batch
+from repopt.data.streaming import as_tensor
 
 HIGH, LOW = 0.9, 0.1  # numbers that decide for a positive sign and bicubic, a negative one and bilinear
 # the arguments of timm's function at a level, with its sign
@@ -86,3 +88,38 @@ def test_what_is_drawn_follows_from_the_generator(picture):
     first, again, other = (rand_augmented(picture, 2, 15, torch.Generator().manual_seed(seed)) for seed in (3, 3, 4))
     assert same(first, again)
     assert not same(first, other)
+
+
+def draws_for(name, level, number, x=0.5, y=0.5):
+    """The row that decides for an operation, a level of 30, and by one number for sign and interpolation."""
+    return [(list(OPERATIONS).index(name) + 0.5) / 16, (level + 0.5) / 30, number, number, x, y]
+
+
+def test_the_batch_has_the_operations_in_their_order():
+    assert list(BATCH_OPERATIONS) == list(OPERATIONS)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_on_a_batch_is_pillows_within_rounding(name, picture):
+    """All levels, both signs and both interpolations, on a smooth picture, a noisy one, and one of a single colour."""
+    noise = torch.randint(20, 220, (36, 48, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    cases = [(level, number) for level in range(30) for number in (LOW, HIGH)]
+    draws = torch.tensor([[draws_for(name, level, number, 0.3, 0.9)] for level, number in cases])
+    for image in (picture, Image.fromarray(noise.numpy()), Image.new("RGB", (48, 36), (10, 200, 90))):
+        found = rand_augmented_batch(as_tensor(image).repeat(len(cases), 1, 1, 1), draws, 30)
+        wanted = [OPERATIONS[name](image, drawn(level, (number, number, 0.3, 0.9))) for level, number in cases]
+        difference = (found.int() - torch.stack([as_tensor(each).int() for each in wanted])).abs()
+        assert difference.max() <= 1
+        assert (difference > 0).float().mean() < 0.01
+
+
+def test_each_image_of_a_batch_has_its_own_operations(picture):
+    images = as_tensor(picture).repeat(3, 1, 1, 1)
+    twice = [draws_for("Invert", 0, LOW), draws_for("TranslateX", 10, LOW)]
+    draws = torch.tensor([twice, twice[::-1], [draws_for("Invert", 0, LOW)] * 2])
+    one, other, same = rand_augmented_batch(images, draws, 30)
+    grey = torch.full((36,), 128, dtype=torch.uint8)
+    assert torch.equal(one[0, :, 0], grey)  # which came in last
+    assert torch.equal(other[0, :, 0], 255 - grey)
+    assert torch.equal(same, images[0])
+    assert torch.equal(images, as_tensor(picture).repeat(3, 1, 1, 1))  # the set itself is not changed

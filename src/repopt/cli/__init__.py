@@ -45,11 +45,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 }
 _ABOUT = "Train a plain network as if it had branches, by changing the optimizer instead of the model."
 
-# the recipe of a command where none is named: for digits, for images held on the device, for folders
-_RECIPES = {
-    "search": ("demo", "search", "search"),
-    **dict.fromkeys(("train", "bench data"), ("demo", "small", "imagenet")),
-}
+# the commands whose flags are the fields of a recipe, with the run folder where none is named
+_RECIPES = {"search": "runs/search", "train": "runs/train", "bench data": ""}
 
 
 def main(args: list[str] | None = None) -> None:
@@ -193,13 +190,24 @@ def _say(error: Exception) -> None:
 
 def _base_recipe(command: str, given: list[str]) -> Any:
     """The recipe whose fields are the defaults of the flags: it must be known before these are parsed."""
-    from repopt.train.recipe import load_recipe
+    from repopt.train.auto_recipe import auto_recipe
+    from repopt.train.recipe import Recipe, load_recipe
+    from repopt.train.runs import run_recipe
 
+    if "--resume" in given:  # so that a field differs from the run's own only where a flag was given
+        out = Path(_value(given, "--out") or _RECIPES[command])
+        try:
+            return run_recipe(out.with_suffix("") if out.suffix == ".safetensors" else out)
+        except (ValueError, OSError):  # which is said when the run is resumed
+            return Recipe()
     name = _value(given, "--recipe") or "auto"
-    if name == "auto":
-        kind = (_value(given, "--data") or "digits").partition(":")[0]
-        name = _RECIPES[command][{"digits": 0, "folder": 2}.get(kind, 1)]
-    return load_recipe(name)
+    if name != "auto":
+        return load_recipe(name)
+    limit = _value(given, "--limit") or ""
+    searching = command == "search"
+    return auto_recipe(
+        _value(given, "--data") or "digits", searching=searching, limit=int(limit) if limit.isdecimal() else None
+    )
 
 
 def _value(given: list[str], flag: str) -> str | None:
@@ -211,35 +219,39 @@ def _value(given: list[str], flag: str) -> str | None:
     return None
 
 
-def say_before(job: "Job", out: Path, *, resume: bool, quiet: bool) -> None:
+def say_before(job: "Job", out: Path, *, auto: bool, resume: bool, quiet: bool) -> None:
     """Prints what a user may not expect of the run that is about to start."""
     from repopt.train.distributed import is_first_process
+    from repopt.train.notes import about_auto, about_warmup
 
     if quiet or not is_first_process():
         return
+    if not resume and auto:
+        print(f"note: {about_auto(job.recipe)}")
     if not resume and job.scales == job.model:
         print(f"note: the scales are those that ship for {job.model}")
     if resume and (out / "summary.json").exists():
         print(
-            f"note: the run in {out} was finished, and only epochs that its checkpoint lacks are trained: for other "
-            "settings give another --out"
+            f"note: the run in {out} was finished, and only epochs that its checkpoint lacks are trained: give more "
+            "--epochs, or for other settings another --out"
         )
     elif resume and (out / "recipe.json").exists():
-        print("note: the run goes on with its own settings, and other flags than --broken skip are ignored")
-    elif not resume and job.recipe.warmup_epochs >= job.recipe.epochs:
-        print(
-            f"note: the warm-up of {job.recipe.warmup_epochs:g} epochs does not end within {job.recipe.epochs}: for a "
-            "quick try give --warmup-epochs 0"
-        )
+        print("note: the run goes on with its own settings; flags other than --epochs and --broken skip are ignored")
+    if not resume and (warmup := about_warmup(job.recipe)) is not None:
+        print(f"note: {warmup}")
 
 
 def conclude(out: Path, summary: dict[str, Any]) -> None:
     """Prints the accuracy, where the time went, and where the report is."""
+    from repopt.train.notes import about_search
+
     seconds = "  ".join(f"{name} {value:.1f} s" for name, value in summary["seconds"].items())
     print(
         f"accuracy {summary['val_accuracy']:.2f} (best {summary['best_val_accuracy']:.2f} after epoch "
         f"{summary['best_epoch']}), {summary['images_per_second']:,.0f} images/s"
     )
+    for note in about_search(out, summary):
+        print(f"note: {note}")
     print(f"time: {seconds}")
     try:
         from repopt.report import write_report

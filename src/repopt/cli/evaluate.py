@@ -17,6 +17,7 @@ def evaluate(
     limit: int | None = None,
     trust: bool = False,
     device: Device = "auto",
+    best: bool = False,
     json: bool = False,
 ) -> int:
     """Evaluate a finished run, also on other data or at other resolutions.
@@ -30,9 +31,10 @@ def evaluate(
         limit: keep that many images.
         trust: load from the run what can execute code, a model's package.module:factory: trust the one who wrote it.
         device: auto is CUDA if there is one.
+        best: evaluate best.safetensors, the weights of the epoch with the highest validation accuracy.
         json: print JSON instead of a table.
     """
-    scores = evaluate_run(run, data, sizes=sizes, device=device, limit=limit, trust=trust)
+    scores = evaluate_run(run, data, sizes=sizes, device=device, limit=limit, best=best, trust=trust)
     if json:
         print_json([{"size": size, **vars(score)} for size, score in scores.items()])
         return 0

@@ -18,6 +18,7 @@ def export(
     opset: int | None = None,
     int8: Path | None = None,
     symmetric: bool = False,
+    best: bool = False,
     trust: bool = False,
 ) -> int:
     """Export a finished run's model, checked on real images before it is kept.
@@ -36,6 +37,7 @@ def export(
         int8: the folder of `repopt quantize` for onnx-int8; RUN/int8 unless given, and where there is none, the model
             is calibrated now.
         symmetric: INT8 activations without zero points, as TensorRT wants them; the model is calibrated now.
+        best: export best.safetensors, the weights of the epoch with the highest validation accuracy.
         trust: load from the run what can execute code, a model's package.module:factory or a program.pt2 of an earlier
             version: trust the one who wrote it.
     """
@@ -48,6 +50,7 @@ def export(
         normalize=normalize,
         opset=opset,
         int8=int8,
+        best=best,
         symmetric=symmetric,
         trust=trust,
     )

@@ -5,6 +5,8 @@ from pathlib import Path
 import tyro
 
 from repopt.report import write_report
+from repopt.report.comparison import compared_epochs, group_runs
+from repopt.train.records import read_run
 
 
 def report(
@@ -19,5 +21,9 @@ def report(
         out: the page.
         title: the headline.
     """
-    print(write_report(runs, out, title=title))
+    page = write_report(runs, out, title=title)
+    epochs = compared_epochs(group_runs(read_run(folder) for folder in runs))
+    if len(epochs) > 1:
+        print(f"note: the runs were trained for unequal numbers of epochs ({', '.join(map(str, epochs))})")
+    print(page)
     return 0

@@ -42,7 +42,7 @@ def search(
         model_args: arguments of the model, as key=value: numbers, true, false or text.
         branches: of the imagined blocks: repvgg, acnet, or a .toml file of regular expressions and branches (see
             docs/models.md); those that the model declares unless given, and else repvgg.
-        data: digits, cifar10:PATH, cifar100:PATH, folder:PATH or fake:N,C,SIZE.
+        data: the path of a folder, digits, cifar10:PATH, cifar100:PATH or fake:N,C,SIZE.
         out: the run folder; the scales are written to scales.safetensors in it. A path that ends in .safetensors is
             where the scales go, and the run folder is named after it.
         scales_out: another place for the scales.
@@ -50,11 +50,11 @@ def search(
         limit: use only that many images, for a quick try.
         broken: what to do with images that cannot be decoded.
         device: auto is CUDA if there is one.
-        resume: continue the run in the folder, with its own settings.
+        resume: continue the run in the folder, with its own settings; --epochs changes where it ends.
         trust: load from the run what can execute code, a model's package.module:factory: trust the one who wrote it.
         quiet: show no progress.
-        recipe: auto (demo for digits, else search), a name, or a .toml file; every flag below is one of its fields,
-            with its default.
+        recipe: auto (follows the number and size of the images), a name, or a .toml file; every flag below is one of
+            its fields, with its default.
         fields: the recipe's fields.
     """
     if out.suffix == ".safetensors":
@@ -71,8 +71,9 @@ def search(
         options={**({} if strides is None else {"strides": strides}), **model_options(model_args)},
         branches=read_choice(branches),
     )
-    say_before(job, out, resume=resume, quiet=quiet)
-    summary = train_run(job, out, resume=resume, device=device, quiet=quiet, trust=trust)
+    say_before(job, out, auto=recipe == "auto", resume=resume, quiet=quiet)
+    ends = fields.epochs if resume else None
+    summary = train_run(job, out, resume=resume, epochs=ends, device=device, quiet=quiet, trust=trust)
     if is_first_process():
         scales = _placed(out / "scales.safetensors", scales_out)
         conclude(out, summary)

@@ -38,7 +38,7 @@ def train(
 ) -> int:
     """Train a model by one of the methods.
 
-    Example: repopt train --model repopt_vgg_b1 --data folder:PATH --scales scales.safetensors --out runs/b1
+    Example: repopt train --model repopt_vgg_b1 --data PATH --scales scales.safetensors --out runs/b1
 
     Args:
         model: the plain model: a name of `repopt list`, timm:NAME, torchvision:NAME, or package.module:factory for
@@ -47,7 +47,7 @@ def train(
         branches: of the imagined blocks: repvgg, acnet, or a .toml file of regular expressions and branches (see
             docs/models.md); those that the model declares unless given, and else repvgg.
         method: repopt, or what it is compared with.
-        data: digits, cifar10:PATH, cifar100:PATH, folder:PATH or fake:N,C,SIZE.
+        data: the path of a folder, digits, cifar10:PATH, cifar100:PATH or fake:N,C,SIZE.
         scales: for repopt and csla: a .safetensors file, the authors' .pth, a shipped name, ones, or depth; learn
             searches them in the first part of the training, see --freeze-at; those that ship for the model unless
             given.
@@ -58,11 +58,11 @@ def train(
         limit: use only that many images, for a quick try.
         broken: what to do with images that cannot be decoded.
         device: auto is CUDA if there is one.
-        resume: continue the run in the folder, with its own settings.
+        resume: continue the run in the folder, with its own settings; --epochs changes where it ends.
         trust: load from the run what can execute code, a model's package.module:factory: trust the one who wrote it.
         quiet: show no progress.
-        recipe: auto (demo for digits, imagenet for folders, else small), a name, or a .toml file; every flag below is
-            one of its fields, with its default.
+        recipe: auto (follows the number and size of the images), a name, or a .toml file; every flag below is one of
+            its fields, with its default.
         fields: the recipe's fields.
     """
     planned = read_choice(branches)
@@ -82,8 +82,9 @@ def train(
         },
         branches=planned,
     )
-    say_before(job, out, resume=resume, quiet=quiet)
-    summary = train_run(job, out, resume=resume, device=device, quiet=quiet, trust=trust)
+    say_before(job, out, auto=recipe == "auto", resume=resume, quiet=quiet)
+    ends = fields.epochs if resume else None
+    summary = train_run(job, out, resume=resume, epochs=ends, device=device, quiet=quiet, trust=trust)
     if is_first_process():
         conclude(out, summary)
     return 0

@@ -15,8 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from repopt.data.images import resized
+from repopt.data.images import as_bytes, resized
 from repopt.data.noise import normal_noise
+from repopt.data.resident_randaugment import DRAWS_PER_OPERATION, rand_augmented_batch
 
 RandAugments = Literal["authors", "torchvision"]
 Paint = Literal["noise", "mean"]
@@ -41,10 +42,9 @@ class Augmentation:
         resized_crop: least and largest share of an image's area that a random box holds; the box, of aspect 3/4 to 4/3,
             becomes the image. None for no box.
         flip: mirrors every second image, left to right.
-        randaugment: operations per image, and the level, at most 30, below which the strength of each is drawn; for
-            streamed files only.
-        randaugment_by: `authors`, see `randaugment`, with levels of 10, or `torchvision`, whose levels are of 30 and
-            which lacks Invert, SolarizeAdd and Cutout.
+        randaugment: operations per image, and the level, at most 30, below which the strength of each is drawn.
+        randaugment_by: `authors`, see `randaugment`, with levels of 10, or `torchvision`, whose levels are of 30, which
+            lacks Invert, SolarizeAdd and Cutout, and which is for streamed files only.
         color_jitter: brightness, contrast and saturation are each multiplied by a number in 1 +- this.
         erasing: probability that a box is painted over.
         erasing_with: `noise`, which is standard normal after normalization (the authors' config.py: REMODE = 'pixel'),
@@ -96,6 +96,14 @@ def draw(count: int, generator: torch.Generator) -> Tensor:
     return torch.rand(count, DRAWS, generator=generator, device=generator.device)
 
 
+def draw_operations(count: int, augmentation: Augmentation, seed: int) -> Tensor | None:
+    """What RandAugment draws for each image, (count, operations, 6) on the CPU; None without it."""
+    if augmentation.randaugment is None:
+        return None
+    shape = (count, augmentation.randaugment[0], DRAWS_PER_OPERATION)
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed))
+
+
 def mixed_seed(*parts: int | str) -> int:
     """One seed from a purpose and several numbers; neighbouring numbers give unrelated seeds."""
     digest = hashlib.sha256(",".join(map(str, parts)).encode()).digest()
@@ -109,6 +117,7 @@ def apply(
     size: int,
     rows: Tensor | None = None,
     scaling: tuple[Tensor, Tensor] | None = None,
+    operations: Tensor | None = None,
 ) -> Tensor:
     """Augments a batch on its device, by given draws.
 
@@ -119,15 +128,11 @@ def apply(
         size: side of the result.
         rows: (B,), which of the images; all of them unless given.
         scaling: what the pixels will be normalized by, as `scaling` makes it: erasing with noise needs it.
+        operations: the draws of RandAugment, as `draw_operations` makes them.
 
     Returns:
         (B, C, size, size): uint8 where pixels are only moved, else float32 from 0 to 255.
     """
-    if augmentation.randaugment is not None:
-        raise ValueError(
-            "RandAugment works on streamed files only, and these images are few enough to be held on the device: give "
-            "--randaugment None, or another --recipe, such as small"
-        )
     if augmentation.resized_crop is not None:
         batch = _resized_crop(_taken(pixels, rows), draws, augmentation.resized_crop, augmentation.flip, size)
     elif augmentation.crop_padding or augmentation.flip:
@@ -136,6 +141,10 @@ def apply(
         batch = _crop(pixels, rows, draws, augmentation.crop_padding, augmentation.flip)
     else:
         batch = resized(_taken(pixels, rows), size)
+    if augmentation.randaugment is not None:
+        if operations is None:
+            raise ValueError("RandAugment needs draws of its own: give operations, as draw_operations makes them")
+        batch = rand_augmented_batch(as_bytes(batch), operations, augmentation.randaugment[1])
     if augmentation.color_jitter:
         batch = _jittered(batch.float(), draws, augmentation.color_jitter)
     if augmentation.erasing:

@@ -1,4 +1,4 @@
-"""Data by name: `digits`, `cifar10:PATH`, `cifar100:PATH`, `folder:PATH`, `fake:N,C,SIZE`.
+"""Data by name: `digits`, `cifar10:PATH`, `cifar100:PATH`, `folder:PATH` or just `PATH`, `fake:N,C,SIZE`.
 
 The digits are UCI's handwritten ones: 1,797 real images of 8x8 pixels that ship inside the package. By E. Alpaydin and
 C. Kaynak, under CC BY 4.0; DIGITS_LICENSE.txt beside this file has the full text.
@@ -50,6 +50,7 @@ class DataSet:
         std: deviation of each channel, likewise.
         digest: sha256 of pixels and labels, or of the list of files with their sizes.
         listing: sha256 of the names and labels of all files, broken ones included; None for data of other sources.
+        held_out: sha256 of the names of the validation images, where these were held out of the training images.
     """
 
     name: str
@@ -62,6 +63,7 @@ class DataSet:
     std: tuple[float, ...]
     digest: str
     listing: str | None = None
+    held_out: str | None = None
 
 
 def load_data(
@@ -75,7 +77,7 @@ def load_data(
     """Loads a data set by name.
 
     Args:
-        source: `digits`, `cifar10:PATH`, `cifar100:PATH`, `folder:PATH` or `fake:N,C,SIZE`.
+        source: `digits`, `cifar10:PATH`, `cifar100:PATH`, `folder:PATH`, `fake:N,C,SIZE`, or the path of a folder.
         size: side of the images; 32 for digits and CIFAR, see `read_folder` for a folder.
         limit: keep that many images of each split, balanced over the classes and always the same ones.
         cache: folder for decoded images; `$REPOPT_CACHE` or `~/.cache/repopt` unless given. Only `folder:` has any.
@@ -109,18 +111,20 @@ def load_data(
         std=std,
         digest=splits.digest or _digest(train, val),
         listing=splits.listing,
+        held_out=splits.held_out,
     )
 
 
 def _read(source: str, *, size: int | None, limit: int | None, cache: Path | None, broken: Broken) -> Splits:
     if not isinstance(source, str):
         raise TypeError(f"load_data takes the name of a data set, such as 'digits', not a {type(source).__name__}")
-    kind, _, rest = source.partition(":")
+    kind, rest = kind_of(source)
     if kind not in _SOURCES:
         near = difflib.get_close_matches(kind, _SOURCES, n=1)
         known = ", ".join(_SOURCES.values())
         raise ValueError(
-            f"{source!r} is not a source of data{f' (did you mean {near[0]!r}?)' if near else ''}: give one of {known}"
+            f"{source!r} is not a source of data{f' (did you mean {near[0]!r}?)' if near else ''}, nor a folder: give "
+            f"one of {known}, or the path of a folder"
         )
     if bool(rest) != (":" in _SOURCES[kind]):
         raise ValueError(f"{source!r} is incomplete or has too much: write {_SOURCES[kind]!r}")
@@ -138,6 +142,12 @@ def _read(source: str, *, size: int | None, limit: int | None, cache: Path | Non
     from repopt.data.cifar import read_cifar
 
     return read_cifar(path, kind)
+
+
+def kind_of(source: str) -> tuple[str, str]:
+    """What kind of data a name asks for, and the rest of it; a path alone is that of a folder."""
+    kind, _, rest = source.partition(":")
+    return ("folder", source) if kind not in _SOURCES and Path(source).expanduser().is_dir() else (kind, rest)
 
 
 def _check_memory(source: str, images: float, size: int) -> None:

@@ -1,7 +1,8 @@
 """Images in class folders: PATH/train/CLASS/*.jpg, and PATH/val or PATH/test likewise.
 
-A set that is small once decoded is kept as pixels, see `cached`; a larger one stays a list of files that are decoded as
-they are needed, see `streaming`.
+Without val/ and test/ a tenth of each class is held out, and the class folders may lie in PATH itself. A set that is
+small once decoded is kept as pixels, see `cached`; a larger one stays a list of files that are decoded as they are
+needed, see `streaming`.
 """
 
 import hashlib
@@ -9,6 +10,7 @@ import os
 import stat
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +18,7 @@ import torch
 
 from repopt.data.cached import cached
 from repopt.data.decoding import ENDINGS, sides
-from repopt.data.images import ImageFiles, Images, Splits, balanced
+from repopt.data.images import ImageFiles, Images, Splits, balanced, tenth
 from repopt.data.processes import decode, find_broken
 from repopt.plans.patterns import listed
 
@@ -38,7 +40,7 @@ def read_folder(
     """Reads class folders.
 
     Args:
-        path: the folder with train/ and val/ or test/.
+        path: the folder with train/ and val/ or test/, or with class folders.
         size: side of the images: the shorter side is resized to it and the middle kept. Unless given, 224, or the side
             that a sample of the images shares where these are square and at most 128 wide.
         limit: keep that many images of each part, balanced over the classes.
@@ -47,13 +49,12 @@ def read_folder(
             images, too. With `raise` the training images of a large set are decoded only when a batch needs them.
         resident: bytes that the decoded images of both parts may take; beyond them files are streamed.
     """
-    train_folder, val_folder = _split_folders(path)
-    classes, train = _files(train_folder, None)
-    _, val = _files(val_folder, classes)
+    splits = read_splits(path)
+    classes, train, val = splits.classes, splits.train, splits.val
     if limit is not None:
         train, val = (files.take(balanced(files.labels, limit)) for files in (train, val))
     paths, listing = train.paths + val.paths, _digest(path, train, val)
-    missing = {place: reason for place, each in enumerate(paths) if (reason := _why_no_file(each)) is not None}
+    missing = {place: reason for place, each in enumerate(paths) if (reason := why_no_file(each)) is not None}
     size = size or _common_side([each for place, each in enumerate(train.paths) if place not in missing]) or SIZE
     large = len(paths) * 3 * size * size > resident
     first = len(train) if large and broken == "raise" else 0
@@ -68,31 +69,58 @@ def read_folder(
     train, val = _without(faults, train, val)
     if large:
         digest = _digest(path, train, val, size=lambda each: os.stat(each).st_size)
-        return Splits(classes=classes, size=size, train=train, val=val, digest=digest, listing=listing)
+        return Splits(
+            classes=classes, size=size, train=train, val=val, digest=digest, listing=listing, held_out=splits.held_out
+        )
     return Splits(
         classes=classes,
         size=size,
         train=Images(pixels=pixels[: len(train)], labels=train.labels),
         val=Images(pixels=pixels[len(train) :], labels=val.labels),
         listing=listing,
+        held_out=splits.held_out,
     )
 
 
-def _split_folders(path: Path) -> tuple[Path, Path]:
+@dataclass(frozen=True, kw_only=True)
+class SplitFiles:
+    """The files of both splits, before any is read; see `Splits`."""
+
+    classes: tuple[str, ...]
+    train: ImageFiles
+    val: ImageFiles
+    held_out: str | None = None
+
+
+def read_splits(path: Path) -> SplitFiles:
+    """The names of the files in class folders."""
+    train_folder, val_folder = _split_folders(path)
+    classes, train = _files(train_folder, None)
+    if val_folder is not None:
+        return SplitFiles(classes=classes, train=train, val=_files(val_folder, classes)[1])
+    held = tenth(train.labels)
+    if not held.any():
+        raise ValueError(
+            f"{str(path)!r} has no folder 'val', and no class has two images, of which one could be held out: add some"
+        )
+    train, val = (train.take(rows.nonzero()[:, 0]) for rows in (~held, held))
+    return SplitFiles(classes=classes, train=train, val=val, held_out=_digest(path, val))
+
+
+def _split_folders(path: Path) -> tuple[Path, Path | None]:
+    """The folders of the training and of the validation images; no second one where there is none."""
     if not path.is_dir():
         raise FileNotFoundError(
             f"there is no folder {str(path)!r}: give one that holds train/ and val/ with class folders"
         )
-    if not (path / "train").is_dir():
+    val = next((path / name for name in ("val", "test") if (path / name).is_dir()), None)
+    if (path / "train").is_dir():
+        return path / "train", val
+    if val is not None:
         raise FileNotFoundError(
             f"{str(path)!r} holds no folder 'train': put the class folders of the training images there"
         )
-    for name in ("val", "test"):
-        if (path / name).is_dir():
-            return path / "train", path / name
-    raise FileNotFoundError(
-        f"{str(path)!r} holds neither a folder 'val' nor 'test': put the class folders of the validation images there"
-    )
+    return path, None
 
 
 def _files(folder: Path, classes: Sequence[str] | None) -> tuple[tuple[str, ...], ImageFiles]:
@@ -138,7 +166,7 @@ def _images(folder: Path) -> list[Path]:
     return found
 
 
-def _why_no_file(path: Path) -> str | None:
+def why_no_file(path: Path) -> str | None:
     """Why there is nothing to read: a link leads nowhere, or this is a pipe; None for a file."""
     try:
         return None if stat.S_ISREG(os.stat(path).st_mode) else "not a file"
@@ -148,10 +176,14 @@ def _why_no_file(path: Path) -> str | None:
 
 def _common_side(paths: Sequence[Path]) -> int | None:
     """The side of a sample's images where all are square, small and alike."""
-    step = max(1, len(paths) // _SAMPLE)
-    found = {measured for path in paths[::step][:_SAMPLE] if (measured := sides(path)) is not None}
+    found = {measured for path in sampled(paths) if (measured := sides(path)) is not None}
     width, height = found.pop() if len(found) == 1 else (0, 0)
     return width if 0 < width == height <= _SMALL_SIDE else None
+
+
+def sampled(paths: Sequence[Path]) -> Sequence[Path]:
+    """A few files from all over the set."""
+    return paths[:: max(1, len(paths) // _SAMPLE)][:_SAMPLE]
 
 
 def _without(faults: Mapping[int, str], train: ImageFiles, val: ImageFiles) -> tuple[ImageFiles, ImageFiles]:

@@ -75,6 +75,7 @@ class Splits:
         val: the validation split.
         digest: of the list of files; None where the pixels are there to be digested.
         listing: digest of the names and labels of all files, broken ones included; None where there are no files.
+        held_out: digest of the names that were held out of the training images; None for a validation split of its own.
     """
 
     classes: tuple[str, ...]
@@ -83,6 +84,7 @@ class Splits:
     val: Images | ImageFiles
     digest: str | None = None
     listing: str | None = None
+    held_out: str | None = None
 
 
 def balanced(labels: Tensor, count: int) -> Tensor:
@@ -92,12 +94,25 @@ def balanced(labels: Tensor, count: int) -> Tensor:
         labels: of all images.
         count: how many; all of them if there are fewer.
     """
+    by_class, turn = _turns(labels)
+    return by_class[turn.argsort(stable=True)][:count].sort().values
+
+
+def tenth(labels: Tensor) -> Tensor:
+    """Which images are held out, as a mask: a tenth of each class, at least one of two; always the same ones."""
+    by_class, turn = _turns(labels)
+    sizes = torch.bincount(labels)
+    wanted = (sizes / 10).round().clamp(min=1).minimum(sizes - 1)
+    return torch.zeros(len(labels), dtype=torch.bool).index_put_((by_class,), turn < wanted[labels[by_class]])
+
+
+def _turns(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows shuffled and put in order of their class, and each one's turn: 0 for the first of its class."""
     shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(_SPLIT_SEED))
     by_class = shuffled[labels[shuffled].argsort(stable=True)]
     sizes = torch.bincount(labels)
     first = (sizes.cumsum(0) - sizes)[labels[by_class]]
-    turn = torch.arange(len(labels)) - first  # 0 for the first image of its class, 1 for the second
-    return by_class[turn.argsort(stable=True)][:count].sort().values
+    return by_class, torch.arange(len(labels)) - first
 
 
 def resized(pixels: Tensor, size: int) -> Tensor:
@@ -119,7 +134,12 @@ def resized_bytes(pixels: Tensor, size: int) -> Tensor:
     if tuple(pixels.shape[2:]) == (size, size):
         return pixels
     chunks = (resized(pixels[first : first + 1000], size) for first in range(0, len(pixels), 1000))
-    return torch.cat([chunk.round_().clamp_(0, 255).to(torch.uint8) for chunk in chunks])
+    return torch.cat([as_bytes(chunk) for chunk in chunks])
+
+
+def as_bytes(pixels: Tensor) -> Tensor:
+    """Pixels from 0 to 255, rounded to uint8."""
+    return pixels if pixels.dtype == torch.uint8 else pixels.round().clamp_(0, 255).to(torch.uint8)
 
 
 def _check_labels(labels: Tensor, count: int) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from repopt.data.augment import Augmentation, apply, draw, mixed_seed, scaled, scaling
+from repopt.data.augment import Augmentation, apply, draw, draw_operations, mixed_seed, scaled, scaling
 from repopt.data.images import ImageFiles, Images, middle, resized
 
 if TYPE_CHECKING:
@@ -82,8 +82,11 @@ class TrainBatches:
 
     def _hold(self, images: Images, share: int) -> None:
         """Moves the images to the device, for good."""
-        if self._augmentation.randaugment is not None:  # fails here rather than at the first batch
-            apply(images.pixels[:0], torch.empty(0), self._augmentation, self.size)
+        if self._augmentation.randaugment is not None and self._augmentation.randaugment_by == "torchvision":
+            raise ValueError(
+                "torchvision's RandAugment works on streamed files only, and these images are few enough to be held on "
+                "the device: give --randaugment-by authors, or --randaugment None"
+            )
         self._pixels = images.pixels.to(self.device)
         self._group = max(1, _GROUP // (4 * share * images.pixels.shape[1] * self.size * self.size))
 
@@ -125,23 +128,27 @@ class TrainBatches:
         # every rank draws for the whole epoch and keeps its rows of each batch
         self._generator.manual_seed(mixed_seed("draws", self.seed, number))
         draws = draw(used, self._generator).view(steps, self.batch_size, -1)[:, self._share]
+        operations = draw_operations(used, self._augmentation, mixed_seed("randaugment", self.seed, number))
+        if operations is not None:
+            operations = operations.view(steps, self.batch_size, *operations.shape[1:])[:, self._share]
         order = self.order(number)[:used].view(steps, self.batch_size)[:, self._share]
         rows = (order.contiguous().pin_memory() if self.device.type == "cuda" else order).to(
             self.device, non_blocking=True
         )
         if self._stream is None:
-            yield from self._resident(rows, draws, start)
+            yield from self._resident(rows, draws, operations, start)
         else:
             keys = ([(number, row) for row in step.tolist()] for step in order[start:])
             yield from self._streamed(self._stream.batches(keys), rows[start:], draws[start:])
 
-    def _resident(self, rows: Tensor, draws: Tensor, start: int) -> Iterator[Batch]:
+    def _resident(self, rows: Tensor, draws: Tensor, operations: Tensor | None, start: int) -> Iterator[Batch]:
         # groups lie where they would in a whole epoch, so that a late start computes the same thing
         for first in range(start - start % self._group, len(self), self._group):
             group = slice(first, first + self._group)
             chosen = rows[group].flatten()
             group_draws = draws[group].flatten(0, 1)
-            pixels = apply(self._pixels, group_draws, self._augmentation, self.size, chosen, self.scaling)
+            drawn = None if operations is None else operations[group].flatten(0, 1)
+            pixels = apply(self._pixels, group_draws, self._augmentation, self.size, chosen, self.scaling, drawn)
             images, labels = (
                 tensor.view(-1, rows.shape[1], *tensor.shape[1:]) for tensor in (pixels, self._labels[chosen])
             )

@@ -1,4 +1,4 @@
-"""RandAugment as the paper's authors have it, on Pillow images.
+"""RandAugment as the paper's authors have it, on Pillow images; `resident_randaugment` has it for batches.
 
 Two operations of 16 are drawn for an image, each with a level of its own. The ranges below belong to level 10, and an
 operation at level l goes l/10 of the way. The authors draw levels of 0 to 14, so some go beyond the range. The numbers
@@ -14,12 +14,22 @@ from PIL import ImageEnhance, ImageOps
 from PIL.Image import Image as PillowImage
 from PIL.Image import Resampling, Transform
 
-_RANGE_LEVEL = 10
-_GREY, _CUTOUT_COLOUR = (128, 128, 128), (125, 122, 113)
-_ROTATION, _SHEAR, _SHIFT = 30, 0.3, 0.45  # degrees, pixels a pixel, share of the side; to either side
-_LEAST_FACTOR, _FACTORS = 0.1, 1.8  # of colour, contrast, brightness and sharpness: 0.1 to 1.9
-_BITS, _THRESHOLD, _ADDED, _CUTOUT = 4, 256, 110, 40  # bits that are kept, values of a pixel, pixels of a side
-_DARK = 128  # below it, pixels are added to
+from repopt.data.resident_randaugment import (
+    ADDED,
+    BITS,
+    CUTOUT,
+    CUTOUT_COLOUR,
+    DARK,
+    DRAWS_PER_OPERATION,
+    FACTORS,
+    GREY,
+    LEAST_FACTOR,
+    RANGE_LEVEL,
+    ROTATION,
+    SHEAR,
+    SHIFT,
+    THRESHOLD,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +52,7 @@ Operation = Callable[[PillowImage, Drawn], PillowImage]
 def rand_augmented(image: PillowImage, operations: int, levels: int, generator: torch.Generator) -> PillowImage:
     """The image after some operations, each at a level below `levels`."""
     kinds = list(OPERATIONS.values())
-    for kind, level, *others in torch.rand(operations, 6, generator=generator).tolist():
+    for kind, level, *others in torch.rand(operations, DRAWS_PER_OPERATION, generator=generator).tolist():
         image = kinds[int(kind * len(kinds))](image, drawn(int(level * levels), others))
     return image
 
@@ -51,7 +61,7 @@ def drawn(level: int, others: Sequence[float]) -> Drawn:
     """A level, and what four numbers in [0, 1) decide: sign, interpolation, and a place."""
     sign, resample, x, y = others
     return Drawn(
-        strength=level / _RANGE_LEVEL,
+        strength=level / RANGE_LEVEL,
         sign=-1 if sign < 0.5 else 1,
         resample=Resampling.BILINEAR if resample < 0.5 else Resampling.BICUBIC,
         x=x,
@@ -60,29 +70,29 @@ def drawn(level: int, others: Sequence[float]) -> Drawn:
 
 
 def _moved(image: PillowImage, drawn: Drawn, *matrix: float) -> PillowImage:
-    return image.transform(image.size, Transform.AFFINE, matrix, drawn.resample, fillcolor=_GREY)
+    return image.transform(image.size, Transform.AFFINE, matrix, drawn.resample, fillcolor=GREY)
 
 
 def _enhanced(kind: Callable[[PillowImage], ImageEnhance._Enhance]) -> Operation:
-    return lambda image, drawn: kind(image).enhance(drawn.strength * _FACTORS + _LEAST_FACTOR)
+    return lambda image, drawn: kind(image).enhance(drawn.strength * FACTORS + LEAST_FACTOR)
 
 
 def _posterized(image: PillowImage, drawn: Drawn) -> PillowImage:
-    lost = 8 - min(8, int(drawn.strength * _BITS))  # all 8 at the lowest levels, which is black
+    lost = 8 - min(8, int(drawn.strength * BITS))  # all 8 at the lowest levels, which is black
     return image.point([value >> lost << lost for value in range(256)] * 3)
 
 
 def _brightened_where_dark(image: PillowImage, drawn: Drawn) -> PillowImage:
-    added = int(drawn.strength * _ADDED)
-    return image.point([min(255, value + added) if value < _DARK else value for value in range(256)] * 3)
+    added = int(drawn.strength * ADDED)
+    return image.point([min(255, value + added) if value < DARK else value for value in range(256)] * 3)
 
 
 def _cut_out(image: PillowImage, drawn: Drawn) -> PillowImage:
-    half = int(max(2, drawn.strength * _CUTOUT)) // 2
+    half = int(max(2, drawn.strength * CUTOUT)) // 2
     x, y = int(drawn.x * image.width), int(drawn.y * image.height)
     image = image.copy()
     box = (max(0, x - half), max(0, y - half), min(image.width, x + half), min(image.height, y + half))
-    image.paste(_CUTOUT_COLOUR, box)
+    image.paste(CUTOUT_COLOUR, box)
     return image
 
 
@@ -90,17 +100,17 @@ OPERATIONS: Mapping[str, Operation] = {
     "AutoContrast": lambda image, _: ImageOps.autocontrast(image),
     "Equalize": lambda image, _: ImageOps.equalize(image),
     "Invert": lambda image, _: ImageOps.invert(image),
-    "Rotate": lambda image, drawn: image.rotate(drawn.to_either_side(_ROTATION), drawn.resample, fillcolor=_GREY),
+    "Rotate": lambda image, drawn: image.rotate(drawn.to_either_side(ROTATION), drawn.resample, fillcolor=GREY),
     "Posterize": _posterized,
-    "Solarize": lambda image, drawn: ImageOps.solarize(image, int(drawn.strength * _THRESHOLD)),
+    "Solarize": lambda image, drawn: ImageOps.solarize(image, int(drawn.strength * THRESHOLD)),
     "SolarizeAdd": _brightened_where_dark,
     "Color": _enhanced(ImageEnhance.Color),
     "Contrast": _enhanced(ImageEnhance.Contrast),
     "Brightness": _enhanced(ImageEnhance.Brightness),
     "Sharpness": _enhanced(ImageEnhance.Sharpness),
-    "ShearX": lambda image, drawn: _moved(image, drawn, 1, drawn.to_either_side(_SHEAR), 0, 0, 1, 0),
-    "ShearY": lambda image, drawn: _moved(image, drawn, 1, 0, 0, drawn.to_either_side(_SHEAR), 1, 0),
-    "TranslateX": lambda image, drawn: _moved(image, drawn, 1, 0, drawn.to_either_side(_SHIFT) * image.width, 0, 1, 0),
-    "TranslateY": lambda image, drawn: _moved(image, drawn, 1, 0, 0, 0, 1, drawn.to_either_side(_SHIFT) * image.height),
+    "ShearX": lambda image, drawn: _moved(image, drawn, 1, drawn.to_either_side(SHEAR), 0, 0, 1, 0),
+    "ShearY": lambda image, drawn: _moved(image, drawn, 1, 0, 0, drawn.to_either_side(SHEAR), 1, 0),
+    "TranslateX": lambda image, drawn: _moved(image, drawn, 1, 0, drawn.to_either_side(SHIFT) * image.width, 0, 1, 0),
+    "TranslateY": lambda image, drawn: _moved(image, drawn, 1, 0, 0, 0, 1, drawn.to_either_side(SHIFT) * image.height),
     "Cutout": _cut_out,
 }

@@ -46,6 +46,7 @@ def export_run(
     opset: int | None = None,
     int8: str | Path | None = None,
     symmetric: bool = False,
+    best: bool = False,
     trust: bool = False,
 ) -> Exported:
     """Writes a finished run's model, and keeps it if it agrees with the model on real images.
@@ -60,6 +61,8 @@ def export_run(
         opset: of ONNX, torch's default unless given.
         int8: the folder of `repopt quantize` whose program becomes INT8 ONNX; RUN/int8 unless given, and where there is
             none, the model is calibrated now.
+        best: export the weights of the run's best epoch instead of the last one's; an INT8 program that
+            `repopt quantize` left is of the last one.
         symmetric: INT8 activations without zero points, as TensorRT wants them: the model is calibrated now.
         trust: load from the folders what can execute code, a model's `package.module:factory` and a program.pt2 of an
             earlier version: trust the one who wrote it.
@@ -77,7 +80,10 @@ def export_run(
     kind = _checked(format, normalize=normalize, opset=opset, images=images, int8=int8, symmetric=symmetric)
     target = run / kind.name if out is None else Path(out)
     check_target(target, kind)
-    source = _load(run, data, images or kind.images, normalize=normalize, trust=trust)
+    source = _load(run, data, images or kind.images, normalize=normalize, best=best, trust=trust)
+    left = int8 is not None or (run / "int8").exists()
+    if best and format == "onnx-int8" and left and not symmetric:
+        raise ValueError("what `repopt quantize` left is INT8 of the last weights, not of the best: leave --best out")
     model, quantized = source.trained.model, dict[str, Any]()
     if format == "onnx-int8":
         model, quantized = _int8(run, source, int8, symmetric=symmetric, trust=trust)
@@ -123,8 +129,8 @@ class _Source:
             yield _one_batch(rows, pixels) if self.normalize else normalized, normalized
 
 
-def _load(run: Path, data: str | None, images: int, *, normalize: bool, trust: bool) -> _Source:
-    trained, found = load_run(run, trust=trust), run_data(run, data)
+def _load(run: Path, data: str | None, images: int, *, normalize: bool, best: bool, trust: bool) -> _Source:
+    trained, found = load_run(run, best=best, trust=trust), run_data(run, data)
     check_data(trained, found)
     chosen = found.val.take(balanced(found.val.labels, images))
     return _Source(trained=trained, data=found, images=chosen, normalize=normalize)

@@ -116,6 +116,11 @@ def shared_fields(groups: Sequence[Group]) -> dict[str, object]:
     return {field: value for field, value in recipe.items() if field not in differing and field not in _PER_RUN}
 
 
+def compared_epochs(groups: Sequence[Group]) -> list[int]:
+    """How many epochs the runs behind the means were trained for; searches have a length of their own."""
+    return sorted({run.epochs_done for group in groups if group.method != "search" for run in group.counted})
+
+
 def _mean(values: Sequence[float]) -> float | None:
     return statistics.fmean(values) if values else None
 

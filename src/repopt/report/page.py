@@ -9,7 +9,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from repopt.files import replacing
 from repopt.report import figures
-from repopt.report.comparison import METHODS, differing_fields, group_runs, mean_and_deviation, shared_fields
+from repopt.report.comparison import (
+    METHODS,
+    compared_epochs,
+    differing_fields,
+    group_runs,
+    mean_and_deviation,
+    shared_fields,
+)
 from repopt.train.records import RunInfo, RunRecord, over_epochs, read_run, sampled_operator
 
 # fields of run.json that say how a run was made, with their names for a reader
@@ -77,6 +84,7 @@ def render(runs: Iterable[RunRecord], title: str | None = None) -> str:
         methods={group.method: METHODS.get(group.method, group.method) for group in groups},
         sources=_sources(ordered),
         epochs=sorted({run.recipe["epochs"] for run in ordered if isinstance(run.recipe.get("epochs"), int)}),
+        compared=compared_epochs(groups),
         markers=[outline for _, outline in figures.MARKERS],
         curves=figures.curves(groups),
         searches=[found for run in ordered if (found := _searched(run))],

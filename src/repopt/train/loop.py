@@ -17,23 +17,22 @@ from torch.optim import Optimizer
 
 from repopt.data import DataSet, EvalBatches, TrainBatches
 from repopt.device import allow_tf32
+from repopt.train.best_weights import BestWeights
 from repopt.train.checkpoint import Position, random_state, set_random_state
 from repopt.train.compiling import compiled
 from repopt.train.distributed import World
 from repopt.train.methods import Subject, clip_, frozen, make_optimizer, scale_means, searched_scales, settled
 from repopt.train.objective import Objective
-from repopt.train.progress import Clock, RunProgress, StopOnSignal, StoppedError, scalar_writer
+from repopt.train.progress import Clock, DivergedError, RunProgress, StopOnSignal, StoppedError, diverged, scalar_writer
 from repopt.train.recipe import Recipe, freeze_step, lr_at
 from repopt.train.runs import RunFolder
 from repopt.train.step import TrainStep, evaluate, mixed_share, moving_average, set_lr_
 
+__all__ = ["DivergedError", "Trainer"]
+
 _CHECK_EVERY = 100  # steps between reads of the device, for a loss that is not finite
 _WARM_STEPS = 3  # after which compilation and capture are done
 _SAVE_SHARE = 0.01  # of the time, at the most, goes into checkpoints; the last epoch's is always written
-
-
-class DivergedError(RuntimeError):
-    """A loss or weights that are not finite ended the run."""
 
 
 class Trainer:
@@ -68,6 +67,7 @@ class Trainer:
         self.position = Position.start()
         self._saved_at, self._save_seconds = time.monotonic(), 0.0
         self._warm, self._last_saved = False, "none yet"
+        self._best = BestWeights(None if folder is None else folder.path)
         self._write_scalars = scalar_writer(None if folder is None else folder.path)
         with self.clock.measure("data"):
             self.batches, self.evaluation = self._make_batches(data)
@@ -146,8 +146,8 @@ class Trainer:
         position = Position(**state["position"])
         if position.epoch + (position.step > 0) > self.recipe.epochs:
             raise ValueError(
-                f"the run in {str(self.folder.path)!r} was trained beyond epoch {self.recipe.epochs}, where the run "
-                "folder now ends it: set epochs in recipe.json back, or start another run"
+                f"the run in {str(self.folder.path)!r} was trained beyond epoch {self.recipe.epochs}, where it is now "
+                "to end: give it more --epochs, as many as recipe.json had, or start another run"
             )
         self.folder.forget_after(position.epoch)
         return state
@@ -281,6 +281,7 @@ class Trainer:
             record |= self._evaluated()
             if record["val_accuracy"] > position.best_accuracy:
                 position.best_accuracy, position.best_epoch = record["val_accuracy"], epoch
+                self._best.take(self.subject)
         position.epoch, position.step, position.seconds = epoch, 0, 0.0
         self._record_scales(epoch)
         if self.folder is not None:
@@ -362,6 +363,7 @@ class Trainer:
             "position": asdict(self.position),
             "clock": asdict(self.clock),
         }
+        self._best.write()
         self.folder.save(state)
         self._saved_at = time.monotonic()
         self._save_seconds = self._saved_at - start
@@ -385,12 +387,7 @@ class Trainer:
 
     def _diverged(self, what: str, taken: int) -> DivergedError:
         steps = len(self.batches)
-        epoch, step = divmod(taken - 1, steps)
-        return DivergedError(
-            f"{what} step {step + 1} of epoch {epoch + 1}, where the learning rate was "
-            f"{lr_at(self.recipe, taken - 1, steps):.4g}: the last good checkpoint is {self._last_saved}; try a lower "
-            "lr, a longer warm-up, or clip"
-        )
+        return diverged(what, taken, steps, lr_at(self.recipe, taken - 1, steps), self._last_saved)
 
     def synchronize(self) -> None:
         if self.device.type == "cuda":

@@ -112,6 +112,27 @@ def scalar_writer(folder: Path | None) -> Callable[[Mapping[str, Any]], None]:
     return write
 
 
+class DivergedError(RuntimeError):
+    """A loss or weights that are not finite ended the run."""
+
+
+def diverged(what: str, taken: int, steps: int, lr: float, last_saved: str) -> DivergedError:
+    """The error for a run of which something was not finite.
+
+    Args:
+        what: the beginning of the sentence.
+        taken: the step, counted from 1 over all epochs.
+        steps: of an epoch.
+        lr: at that step.
+        last_saved: the last good checkpoint.
+    """
+    epoch, step = divmod(taken - 1, steps)
+    return DivergedError(
+        f"{what} step {step + 1} of epoch {epoch + 1}, where the learning rate was {lr:.4g}: the last good checkpoint "
+        f"is {last_saved}; try a lower lr, a longer warm-up, or clip"
+    )
+
+
 class StoppedError(RuntimeError):
     """The run was asked to stop, and has written a last checkpoint.
 

@@ -39,6 +39,7 @@ class RunInfo:
     weights: str | None = None
     data_digest: str | None = None
     data_listing: str | None = None
+    held_out: str | None = None
     processes: int = 1
     precision: str | None = None
     hardware: str | None = None

@@ -5,6 +5,7 @@ metrics.jsonl             one line per epoch
 scales.jsonl              the mean of each branch's scales after each epoch, for a search or scales that are learned
 checkpoint.pt             the last state, to resume from; checkpoint.previous.pt is the one before
 scales.safetensors        of RepOpt from the start; of a search, or scales that are learned, when it is done
+best.safetensors          the weights of the epoch with the highest validation accuracy
 model.safetensors, model_ema.safetensors, config.json, summary.json, report.html      when it is done
 tensorboard/              where tensorboard is installed
 
@@ -29,7 +30,9 @@ from repopt.data import DataSet, EvalBatches, load_data
 from repopt.device import allow_tf32
 from repopt.files import read_as, read_lines_as, remove_unfinished, replacing
 from repopt.models import create_model
+from repopt.models import load_checkpoint as load_weights
 from repopt.models.saved import CONFIG, read_saved
+from repopt.train.best_weights import BEST
 from repopt.train.checkpoint import CHECKPOINT, PREVIOUS, RunState, has_checkpoint, load_checkpoint, save_checkpoint
 from repopt.train.distributed import joined
 from repopt.train.recipe import BOUNDS, EARLIER, Recipe, with_fields
@@ -56,6 +59,7 @@ _RESULTS = (
     PREVIOUS,
     "model.safetensors",
     "model_ema.safetensors",
+    BEST,
     "scales.safetensors",
     "config.json",
     "summary.json",
@@ -221,17 +225,25 @@ class Trained:
     config: dict[str, Any]
 
 
-def load_run(folder: str | Path, *, trust: bool = False) -> Trained:
+def load_run(folder: str | Path, *, best: bool = False, trust: bool = False) -> Trained:
     """The model of a finished run.
 
     Args:
         folder: the run.
         trust: import its `package.module:factory`, if it is such a model. It can execute code.
+        best: take the weights of the epoch with the highest validation accuracy instead of the last one's.
     """
     folder = Path(folder)
     saved = read_saved(folder)
     read_as(folder / CONFIG, RunConfig)
-    return Trained(model=create_model(folder, trust=trust).eval(), config=saved.config)
+    model = create_model(folder, trust=trust).eval()
+    if best:
+        if not (folder / BEST).exists():
+            raise ValueError(
+                f"the run in {str(folder)!r} has no {BEST}, as an earlier version wrote it: leave --best out"
+            )
+        load_weights(model, folder / BEST)
+    return Trained(model=model, config=saved.config)
 
 
 def run_recipe(folder: str | Path) -> Recipe:
@@ -248,7 +260,10 @@ def run_data(folder: str | Path, data: str | None = None, *, limit: int | None =
         return load_data(data, size=size, limit=limit)
     info = read_info(folder)
     try:
-        return load_data(info.data, size=size, limit=info.limit if limit is None else limit, broken=info.broken)
+        own = load_data(info.data, size=size, limit=info.limit if limit is None else limit, broken=info.broken)
+        if own.held_out != info.held_out:  # of images that the run was trained on, the accuracy says nothing
+            raise ValueError("its validation images are not those that were held out for the run")
+        return own
     except (OSError, ValueError) as error:
         raise ValueError(f"the run's own data cannot be loaded ({error}): give --data") from error
 
@@ -278,6 +293,7 @@ def evaluate_run(
     device: str = "auto",
     limit: int | None = None,
     trust: bool = False,
+    best: bool = False,
 ) -> dict[int, Score]:
     """Evaluates a finished run, at one or several sizes of the images.
 
@@ -288,10 +304,11 @@ def evaluate_run(
         device: `auto`, `cpu` or `cuda`.
         limit: keep that many images.
         trust: as `load_run` takes it.
+        best: evaluate the weights of the run's best epoch instead of the last one's.
     """
     if bad := [size for size in sizes if size not in BOUNDS["size"]]:
         raise ValueError(f"the side of the images must be {BOUNDS['size']}, not {bad[0]}")
-    trained, recipe = load_run(folder, trust=trust), run_recipe(folder)
+    trained, recipe = load_run(folder, best=best, trust=trust), run_recipe(folder)
     found = run_data(folder, data, limit=limit)
     check_data(trained, found)
     with joined(device) as (world, chosen):

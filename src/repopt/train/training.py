@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,11 +25,13 @@ from repopt.optim.contract import fingerprint
 from repopt.plans.planning import ScalesLike
 from repopt.plans.scales import Scales
 from repopt.surgery.blocks import LinearAdditionBlock
+from repopt.train.best_weights import finished_model
 from repopt.train.branch_choice import BranchChoice
 from repopt.train.checkpoint import has_checkpoint, read_origin
 from repopt.train.distributed import World, joined
 from repopt.train.loop import Trainer
 from repopt.train.methods import LEARN, METHODS, Method, Subject, counterpart, make_subject, searched_scales
+from repopt.train.notes import about_batch, about_length, about_split
 from repopt.train.progress import Clock
 from repopt.train.recipe import Recipe, on_cuda_unless_given
 from repopt.train.records import read_info, read_json
@@ -73,6 +76,7 @@ def train_run(
     out: str | Path,
     *,
     resume: bool = False,
+    epochs: int | None = None,
     device: str = "auto",
     quiet: bool = False,
     trust: bool = False,
@@ -83,6 +87,7 @@ def train_run(
         job: what to train; a resumed run takes method, model, data and recipe from its folder instead.
         out: the run folder.
         resume: go on where the run in the folder was left.
+        epochs: where a resumed run ends; as many as it was started with unless given.
         device: `auto`, `cpu` or `cuda`.
         quiet: show no progress.
         trust: import the `package.module:factory` of the run that is resumed, unless the job names the same one.
@@ -94,9 +99,13 @@ def train_run(
 
         def start() -> tuple[Job, dict[str, Any] | None]:
             folders.append(RunFolder(out, resume=resume))
-            return (_recorded(job, out, trust=trust), _summary_of_finished(out)) if resume else (job, None)
+            if not resume:
+                return job, None
+            recorded = _recorded(job, out, epochs, trust=trust)
+            return recorded, _summary_of_finished(out, recorded.recipe.epochs)
 
-        world.check_alike({"--resume": resume, **_given(job)})
+        # a resumed run's recipe is in its folder, which the first rank alone may see
+        world.check_alike({"--resume": resume, **_given(job), **({} if resume else dataclasses.asdict(job.recipe))})
         try:
             recorded, summary = world.shared(start)
             if summary is not None:
@@ -117,8 +126,13 @@ def _train(
     clock = Clock()
     with clock.measure("data"):
         data = load_data(job.data, size=job.recipe.size, limit=job.limit, broken=job.broken)
+    say = _speaker(quiet=quiet or folder is None)
+    say(about_split(data))
     if resume:
         world.shared(lambda: _check_data(job, data, folder))
+    else:
+        asked, job = job.recipe.batch_size, _with_batch(job, data, world)
+        say(about_batch(asked, job.recipe, data))
     subject = build(job, data, device)
     if not resume and not quiet and world.rank == 0:
         _say_branches(job, subject)
@@ -133,6 +147,8 @@ def _train(
     torch.manual_seed(job.recipe.seed + world.rank)
     if resume:
         trainer.resume()
+        if folder is not None:
+            say(_lengthened(job, folder, trainer))
         if folder is not None and read_info(folder.path).broken != job.broken:
             changed = {name: info[name] for name in _OF_BROKEN}
             folder.write("run.json", {**read_json(folder.path, "run.json"), **changed})
@@ -152,6 +168,27 @@ def _with_freeze(job: Job) -> Job:
     if job.scales != LEARN or job.recipe.freeze_at is not None:
         return job
     return dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, freeze_at=_FREEZE_AT))
+
+
+def _with_batch(job: Job, data: DataSet, world: World) -> Job:
+    """The job, with a batch no larger than the data, in equal parts for the processes."""
+    parts = world.size * job.recipe.accumulate
+    fits = len(data.train) // parts * parts
+    if job.recipe.batch_size <= len(data.train) or not fits:
+        return job
+    return dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, batch_size=fits))
+
+
+def _lengthened(job: Job, folder: RunFolder, trainer: Trainer) -> str | None:
+    """Records another number of epochs, and returns what to say of it."""
+    recipe, steps = read_json(folder.path, "recipe.json"), len(trainer.batches)
+    if recipe["epochs"] != job.recipe.epochs:
+        folder.write("recipe.json", {**recipe, "epochs": job.recipe.epochs})
+    return about_length(recipe["epochs"], job.recipe, trainer.position.epoch * steps + trainer.position.step, steps)
+
+
+def _speaker(*, quiet: bool) -> Callable[[str | None], None]:
+    return lambda note: print(f"note: {note}") if note and not quiet else None
 
 
 def build(job: Job, data: DataSet, device: torch.device) -> Subject:
@@ -193,7 +230,7 @@ def _given(job: Job) -> dict[str, object]:
     """What a rank was asked for; scales that were read already are compared with the plan."""
     plain = ("method", "model", "data", "weights", "limit", "broken", "options", "branches")
     scales = {"scales": job.scales} if isinstance(job.scales, str | Path) else {}
-    return {**{name: getattr(job, name) for name in plain}, **scales, **dataclasses.asdict(job.recipe)}
+    return {**{name: getattr(job, name) for name in plain}, **scales}
 
 
 def _made(data: DataSet, subject: Subject) -> dict[str, object]:
@@ -212,10 +249,11 @@ def _made(data: DataSet, subject: Subject) -> dict[str, object]:
     }
 
 
-def _recorded(job: Job, out: Path, *, trust: bool) -> Job:
-    """The job that a run folder was started with."""
+def _recorded(job: Job, out: Path, epochs: int | None = None, *, trust: bool) -> Job:
+    """The job that a run folder was started with, for another number of epochs where that is given."""
     run, recipe = read_info(out), run_recipe(out)
     check_trust(run.model, out, trust=trust or run.model == job.model)
+    recipe = recipe if epochs is None else dataclasses.replace(recipe, epochs=epochs)
     scales = out / "scales.safetensors"
     has_scales = scales.exists() and run.method != "search"
     # without a checkpoint the run starts over, from the weights that it was given
@@ -235,12 +273,12 @@ def _recorded(job: Job, out: Path, *, trust: bool) -> Job:
     )
 
 
-def _summary_of_finished(out: Path) -> dict[str, Any] | None:
+def _summary_of_finished(out: Path, epochs: int) -> dict[str, Any] | None:
     """The summary of a finished run that has no checkpoint: training it again would overwrite its results."""
     if has_checkpoint(out) or not any((out / name).exists() for name in ("summary.json", "model.safetensors")):
         return None
     summary = read_json(out, "summary.json") if (out / "summary.json").exists() else {}
-    if summary.get("epochs") != run_recipe(out).epochs:
+    if summary.get("epochs") != epochs:
         raise ValueError(f"the run in {str(out)!r} is finished and has no checkpoint to go on from: start another run")
     return summary
 
@@ -265,6 +303,7 @@ def _info(job: Job, data: DataSet, subject: Subject, device: torch.device, world
         "broken": job.broken,
         "data_digest": data.digest,
         "data_listing": data.listing,
+        "held_out": data.held_out,
         "train_images": len(data.train),
         "val_images": len(data.val),
         "image_size": job.recipe.size or data.size,
@@ -295,14 +334,10 @@ def _save_searched(job: Job, subject: Subject, folder: RunFolder, info: dict[str
 
 def _write_model(job: Job, data: DataSet, trainer: Trainer, folder: RunFolder) -> None:
     """Writes the model, its moving average where there is one, and what it takes to load them."""
-    model, biases = trainer.subject.model, list[str]()
-    if trainer.subject.searching or job.method in ("csla", "branches"):
-        from repopt.surgery.conversion import merge
-
-        blocks = [name for name, module in model.named_modules() if isinstance(module, LinearAdditionBlock)]
-        model = merge(model)
-        biases = [name for name in blocks if model.get_submodule(name).bias is not None]
-    elif trainer.ema is not None:
+    blocks = [name for name, each in trainer.subject.model.named_modules() if isinstance(each, LinearAdditionBlock)]
+    model = finished_model(trainer.subject)
+    biases = [name for name in blocks if model.get_submodule(name).bias is not None]
+    if trainer.ema is not None and model is trainer.subject.model:
         write_sealed(folder.path / "model_ema.safetensors", trainer.ema.module.state_dict())
     folder.write(
         "config.json",

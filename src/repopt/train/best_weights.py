@@ -1,0 +1,42 @@
+"""best.safetensors: the weights of the epoch with the highest validation accuracy, beside the last ones."""
+
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from repopt.files import write_sealed
+from repopt.train.methods import Subject
+
+BEST = "best.safetensors"
+
+
+def finished_model(subject: Subject) -> nn.Module:
+    """The model that a run leaves behind: the branches of a search and of real blocks are merged."""
+    if not subject.searching and subject.method not in ("csla", "branches"):
+        return subject.model
+    from repopt.surgery.conversion import merge
+
+    return merge(subject.model)
+
+
+class BestWeights:
+    """Holds the best weights of a run on the CPU until its next checkpoint, and is written before it.
+
+    Args:
+        folder: the run's; None on ranks that write nothing.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._state: dict[str, Tensor] = {}
+
+    def take(self, subject: Subject) -> None:
+        """Notes the weights as they are now."""
+        if self._folder is not None:
+            state = finished_model(subject).state_dict()
+            self._state = {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
+
+    def write(self) -> None:
+        if self._folder is not None and self._state:
+            write_sealed(self._folder / BEST, self._state)
+            self._state = {}

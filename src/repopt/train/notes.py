@@ -1,0 +1,89 @@
+"""What a user may not expect of a run, a sentence each; None where all is as expected."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from repopt.data import DataSet
+from repopt.files import read_as, read_lines_as
+from repopt.models.saved import CONFIG
+from repopt.plans.scales import Scales
+from repopt.train.recipe import Recipe, lr_at
+from repopt.train.records import RunConfig, ScalesRecord
+
+_CHANCE, _MOVED = 1.5, 0.01  # times the accuracy of guessing; of the scales, the least relative change
+
+
+def about_auto(recipe: Recipe) -> str:
+    """What the recipe `auto` chose, with the flags applied."""
+    size = "the images' own size" if recipe.size is None else f"{recipe.size} x {recipe.size} pixels"
+    crops = {
+        "random resized crops": recipe.resized_crop is not None,
+        f"shifts of up to {recipe.crop_padding} pixels": recipe.crop_padding > 0,
+        "flips": recipe.flip,
+        "RandAugment": recipe.randaugment is not None,
+    }
+    chosen = ", ".join(name for name, on in crops.items() if on) or "no augmentation"
+    return f"the recipe auto takes {recipe.epochs} epochs, batches of {recipe.batch_size}, {size}, {chosen}"
+
+
+def about_warmup(recipe: Recipe) -> str | None:
+    if recipe.warmup_epochs < recipe.epochs:
+        return None
+    return (
+        f"the warm-up of {recipe.warmup_epochs:g} epochs does not end within {recipe.epochs}: for a quick try give "
+        "--warmup-epochs 0"
+    )
+
+
+def about_split(data: DataSet) -> str | None:
+    if data.held_out is None:
+        return None
+    return (
+        f"{data.name!r} has no folder 'val': a tenth of each class is held out, {len(data.val)} images beside "
+        f"{len(data.train)} to train on, always the same"
+    )
+
+
+def about_batch(asked: int, recipe: Recipe, data: DataSet) -> str | None:
+    if asked == recipe.batch_size:
+        return None
+    return (
+        f"a batch of {asked} is larger than the data of {len(data.train)} images: it is {recipe.batch_size} here, and "
+        "the learning rate shrinks with it"
+    )
+
+
+def about_length(before: int, recipe: Recipe, taken: int, steps_per_epoch: int) -> str | None:
+    """Of a run that is resumed with another number of epochs."""
+    if before == recipe.epochs:
+        return None
+    return (
+        f"the run now ends after epoch {recipe.epochs} instead of {before}, and its cosine follows the new length: the "
+        f"learning rate goes on at {lr_at(recipe, taken, steps_per_epoch):.3g}"
+    )
+
+
+def about_search(folder: Path, summary: Mapping[str, Any]) -> list[str]:
+    """Of a run that searched scales, in a search or in a training: whether it can have found any."""
+    history = read_lines_as(folder / "scales.jsonl", ScalesRecord)
+    if not history:
+        return []
+    classes, accuracy = len(read_as(folder / CONFIG, RunConfig).classes), summary["val_accuracy"]
+    moved = _change(Scales.load(folder / "scales.safetensors"), history[0].scales)
+    again = "train for longer or at another learning rate, on data that the model can learn"
+    notes = []
+    if accuracy <= _CHANCE * 100 / classes:
+        notes.append(f"an accuracy of {accuracy:.2f} is that of guessing among {classes} classes: {again}")
+    if moved < _MOVED:
+        notes.append(f"the scales are {moved:.1%} from where they started, so nothing was searched: {again}")
+    return notes
+
+
+def _change(scales: Scales, start: Mapping[str, Mapping[str, float]]) -> float:
+    """The distance from the start, channel by channel, relative to the start; all channels of a branch start alike."""
+    pairs = [(scale.double(), start[name][branch]) for name, own in scales.items() for branch, scale in own.items()]
+    far = torch.stack([(scale - begun).square().sum() for scale, begun in pairs]).sum()
+    return float((far / sum(scale.numel() * begun**2 for scale, begun in pairs)).sqrt())

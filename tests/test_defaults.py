@@ -1,0 +1,222 @@
+"""A newcomer's first commands: what is left out is chosen, what was chosen is said, and the run succeeds."""
+
+import dataclasses
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from data.pictures import picture
+from made_up import small_job
+from repopt.cli import main
+from repopt.data.survey import Survey, survey
+from repopt.plans.scales import Scales
+from repopt.train.auto_recipe import auto_recipe, recipe_for
+from repopt.train.best_weights import BEST
+from repopt.train.notes import about_search
+from repopt.train.recipe import demo, imagenet, lr_at, search, small
+from repopt.train.runs import evaluate_run, run_recipe
+from repopt.train.training import train_run
+from report.folders import write_run
+
+SHORT = ["--epochs", "2", "--warmup-epochs", "0", "--device", "cpu"]
+
+
+def notes(words, capsys):
+    """What a command says aside, in this process."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as done:
+        main([str(word) for word in words])
+    said = capsys.readouterr()
+    assert done.value.code == 0, said.err
+    return [line.removeprefix("note: ") for line in said.out.splitlines() if line.startswith("note: ")]
+
+
+def refused(words, capsys):
+    with pytest.raises(SystemExit) as done:
+        main([str(word) for word in words])
+    assert done.value.code == 2
+    return capsys.readouterr().err
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch):
+    """Class folders with pictures of odd sizes, in the working directory; no val/."""
+    monkeypatch.chdir(tmp_path)
+    draw = random.Random(0)
+    for name, count in (("cat", 14), ("dog", 12), ("eel", 7)):
+        for number in range(count):
+            sides = draw.randint(70, 90), draw.randint(70, 120)
+            picture(tmp_path / "photos" / name / f"{number}.jpg", draw.randrange(10**6), sides)
+    return tmp_path / "photos"
+
+
+def test_a_folder_of_photos_needs_no_other_flag(photos, capsys):
+    said = notes(["train", "--data", "photos", *SHORT], capsys)
+    assert said[0].startswith("the recipe auto takes 2 epochs, batches of 8, 64 x 64 pixels, random resized crops, fl")
+    assert said[1] == "the scales are those that ship for repopt_vgg_nano"
+    assert "a tenth of each class is held out, 3 images beside 30 to train on" in said[2]
+    run = json.loads(Path("runs/train/run.json").read_text())
+    assert (run["train_images"], run["val_images"], run["data"]) == (30, 3, "photos")
+    summary = json.loads(Path("runs/train/summary.json").read_text())
+    assert evaluate_run("runs/train", device="cpu")[64].accuracy == pytest.approx(summary["val_accuracy"])
+
+
+def test_a_run_keeps_its_own_split(photos, capsys):
+    """Or says that it cannot: images that were trained on must not be evaluated on."""
+    notes(["train", "--data", "photos", "--method", "sgd", *SHORT], capsys)
+    assert notes(["train", "--resume", "--epochs", "3"], capsys)[1].startswith("'photos' has no folder 'val'")
+    for number in range(20, 40):
+        picture(photos / "cat" / f"{number}.jpg", number, (80, 80))
+    words = "its validation images are not those that were held out for the run"
+    assert words in refused(["eval", "runs/train"], capsys)
+    assert "holds other images than when the run" in refused(["train", "--resume", "--epochs", "4"], capsys)
+
+
+def test_resident_photos_are_trained_with_randaugment(photos, capsys):
+    words = ["train", "--data", "photos", "--recipe", "imagenet", "--size", "32", "--method", "sgd", *SHORT]
+    said = notes(words, capsys)
+    assert "a batch of 256 is larger than the data of 30 images: it is 30 here" in said[1]
+    assert run_recipe("runs/train").randaugment == (2, 15)
+
+
+def test_a_survey_counts_what_is_trained_on_and_measures_the_shorter_side(photos):
+    found = survey(photos)
+    assert found.images == 30
+    assert 70 <= found.side <= 90
+    assert survey(photos, limit=10).images == 10
+    assert auto_recipe(str(photos), limit=10).epochs == 300
+
+
+@pytest.mark.parametrize(
+    ("images", "side", "chosen"),
+    [
+        (180, 300, {"batch_size": 16, "epochs": 219, "size": 128, "crop_padding": 0, "resized_crop": (0.25, 1.0)}),
+        (180, 100, {"batch_size": 16, "epochs": 219, "size": 96, "crop_padding": 0, "resized_crop": (0.25, 1.0)}),
+        (9_469, 160, {"size": 160, "crop_padding": 0, "resized_crop": (0.25, 1.0)}),
+        (50_000, 500, {"size": 224, "crop_padding": 0, "resized_crop": (0.25, 1.0)}),
+        (50_000, 32, {"size": 32}),  # CIFAR's recipe
+        (500_000, 48, {"size": 48, "crop_padding": 6}),
+        (5, 20, {"batch_size": 8, "epochs": 300, "size": 20, "crop_padding": 2}),
+    ],
+)
+def test_auto_follows_the_number_and_the_size_of_the_images(images, side, chosen):
+    assert recipe_for(Survey(images=images, side=side)) == dataclasses.replace(small(), **chosen)
+
+
+def test_auto_is_a_named_recipe_where_one_fits():
+    assert recipe_for(Survey(images=1_281_167, side=375)) == imagenet()
+    assert (auto_recipe("digits"), auto_recipe("cifar100:x")) == (demo(), small())
+    assert auto_recipe("cifar100:x", searching=True) == search()
+    few = recipe_for(Survey(images=180, side=300), searching=True)
+    assert few == dataclasses.replace(
+        search(), batch_size=16, epochs=240, size=128, crop_padding=0, resized_crop=(0.25, 1.0)
+    )
+
+
+@pytest.mark.parametrize(("parts", "fits"), [(1, 20), (8, 16)])
+def test_a_batch_larger_than_the_data_shrinks(parts, fits, tmp_path, capsys):
+    job = small_job(images=20, batch_size=64, accumulate=parts)
+    train_run(job, tmp_path / "run", device="cpu")
+    assert run_recipe(tmp_path / "run").batch_size == fits
+    assert f"a batch of 64 is larger than the data of 20 images: it is {fits} here" in capsys.readouterr().out
+    train_run(job, tmp_path / "run", resume=True, epochs=2, device="cpu", quiet=True)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("method", ["sgd", "search"])
+def test_the_best_weights_are_kept_beside_the_last(method, tmp_path):
+    job = dataclasses.replace(small_job(epochs=4, lr=0.5), method=method)
+    summary = train_run(job, tmp_path / "run", device="cpu", quiet=True)
+    best, last = (evaluate_run(tmp_path / "run", device="cpu", best=which)[16].accuracy for which in (True, False))
+    assert best == pytest.approx(summary["best_val_accuracy"])
+    assert last == pytest.approx(summary["val_accuracy"])
+    same = (tmp_path / "run" / BEST).read_bytes() == (tmp_path / "run" / "model.safetensors").read_bytes()
+    assert same == (summary["best_epoch"] == 4)
+    (tmp_path / "run" / BEST).unlink()
+    with pytest.raises(ValueError, match=r"has no best\.safetensors, as an earlier version wrote it: leave --best out"):
+        evaluate_run(tmp_path / "run", device="cpu", best=True)
+
+
+def test_the_best_weights_are_evaluated_and_exported(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    summary = train_run(small_job(epochs=3), "run", device="cpu", quiet=True)
+    with pytest.raises(SystemExit, match="0"):
+        main(["eval", "run", "--best", "--json", "--device", "cpu"])
+    assert json.loads(capsys.readouterr().out)[0]["accuracy"] == pytest.approx(summary["best_val_accuracy"])
+    shutil.copy("run/best.safetensors", "before")
+    shutil.copy("run/model.safetensors", "run/best.safetensors")
+    with pytest.raises(SystemExit, match="0"):
+        main(["export", "run", "--best", "--format", "safetensors", "--out", "last"])
+    shutil.copy("before", "run/best.safetensors")
+    with pytest.raises(SystemExit, match="0"):
+        main(["export", "run", "--best", "--format", "safetensors", "--out", "best"])
+    same = Path("best/model.safetensors").read_bytes() == Path("last/model.safetensors").read_bytes()
+    assert same == (summary["best_epoch"] == 3)
+    Path("run/int8").mkdir()
+    assert "is INT8 of the last weights" in refused(["export", "run", "--best", "--format", "onnx-int8"], capsys)
+
+
+@pytest.mark.filterwarnings("ignore:.*was written by an earlier version:UserWarning")
+@pytest.mark.parametrize("state", ["finished", "stopped"])
+def test_more_epochs_extend_a_run_and_the_cosine_follows(state, tmp_path, capsys):
+    out = tmp_path / "run"
+    if state == "finished":
+        train_run(small_job(epochs=1), out, device="cpu", quiet=True)
+    else:
+        shutil.copytree(Path(__file__).parent / "train" / "old_runs" / "stopped_sgd", out)
+    before = run_recipe(out).epochs
+    (said,) = [
+        note for note in notes(["train", "--resume", "--epochs", before + 2, "--out", out], capsys) if "cos" in note
+    ]
+    assert said.startswith(f"the run now ends after epoch {before + 2} instead of {before}")
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == list(range(1, before + 3))
+    recipe, steps = run_recipe(out), lines[-1]["step"] // lines[-1]["epoch"]
+    assert recipe.epochs == before + 2
+    assert lines[-1]["lr"] == pytest.approx(lr_at(recipe, lines[-1]["step"] - 1, steps))
+    assert json.loads((out / "summary.json").read_text())["epochs"] == before + 2
+
+
+def test_other_flags_of_a_resumed_run_are_ignored(tmp_path, capsys):
+    train_run(small_job(epochs=1), tmp_path / "run", device="cpu", quiet=True)
+    notes(["train", "--resume", "--epochs", "2", "--lr", "7", "--out", tmp_path / "run"], capsys)
+    assert run_recipe(tmp_path / "run") == small_job(epochs=2).recipe
+
+
+def test_a_search_that_found_nothing_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["search", "--data", "fake:64,4,16", "--batch-size", "32", "--lr", "1e-6", *SHORT]
+    said = notes(words, capsys)
+    moved = [note for note in said if "from where they started, so nothing was searched" in note]
+    assert len(moved) == 1
+    out = Path("runs/search")
+    guessed = about_search(out, {"val_accuracy": 37.5})  # of 4 classes
+    assert guessed == [
+        "an accuracy of 37.50 is that of guessing among 4 classes: train for longer or at another "
+        "learning rate, on data that the model can learn",
+        *moved,
+    ]
+    assert about_search(out, {"val_accuracy": 37.6}) == moved
+    scales = Scales.load(out / "scales.safetensors")
+    spread = {
+        name: {branch: scale + 0.02 * scale * (-1.0) ** torch.arange(len(scale)) for branch, scale in own.items()}
+        for name, own in scales.items()
+    }  # channel by channel; their mean has not moved
+    (out / "scales.safetensors").unlink()
+    Scales(spread).save(out / "scales.safetensors")
+    assert about_search(out, {"val_accuracy": 37.6}) == []
+
+
+def test_trainings_of_unequal_length_are_not_compared_in_silence(tmp_path, capsys):
+    runs = [write_run(tmp_path / "a", "sgd"), write_run(tmp_path / "b", epochs=30), write_run(tmp_path / "s", "search")]
+    page = tmp_path / "page.html"
+    assert notes(["report", *runs, "--out", page], capsys) == [
+        "the runs were trained for unequal numbers of epochs (15, 30)"
+    ]
+    assert "trained for unequal numbers of epochs (15, 30)" in page.read_text()
+    assert notes(["report", runs[0], runs[2], "--out", page], capsys) == []
+    assert "unequal" not in page.read_text()
