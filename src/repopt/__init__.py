@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from repopt.algebra.branches import Conv as Conv
     from repopt.algebra.branches import Identity as Identity
     from repopt.algebra.branches import Linear as Linear
+    from repopt.export.modules import export_model as export_model
     from repopt.models import create_model as create_model
     from repopt.models import list_models as list_models
     from repopt.optim.attachment import Handle as Handle
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from repopt.plans.planning import Plan as Plan
     from repopt.plans.planning import plan as plan
     from repopt.plans.scales import Scales as Scales
+    from repopt.quantize.ptq import quantize_model as quantize_model
     from repopt.surgery.conversion import branch_model as branch_model
     from repopt.surgery.conversion import csla_model as csla_model
     from repopt.surgery.conversion import extract_scales as extract_scales
@@ -53,11 +55,13 @@ _HOMES = {
     "csla_model": "surgery.conversion",
     "decay_groups": "optim.decay",
     "dirac_init_": "plans.dirac",
+    "export_model": "export.modules",
     "extract_scales": "surgery.conversion",
     "freeze": "surgery.freezing",
     "list_models": "models",
     "merge": "surgery.conversion",
     "plan": "plans.planning",
+    "quantize_model": "quantize.ptq",
     "reparameterize": "optim.reparameterizing",
     "search_model": "surgery.conversion",
     "verify": "verification.equality",

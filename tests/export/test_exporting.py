@@ -177,7 +177,7 @@ def test_a_model_that_does_not_agree_is_not_kept(run, name, monkeypatch):
         other.linear.weight.data *= 1.001
         return other
 
-    monkeypatch.setattr(repopt.export.exporting, "deploy", altered)
+    monkeypatch.setattr(repopt.export.exporting, "as_deployed", altered)
     before = files(run)
     with pytest.raises(
         RuntimeError, match=r"not kept: on 72 images its logits are up to .* off and .* at most 1e-04 is asked"

@@ -7,10 +7,10 @@ import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -19,6 +19,7 @@ from repopt.data import Augmentation, DataSet, Images, TrainBatches, load_data
 from repopt.data.folder import read_folder
 from repopt.data.loaders import Batch
 from repopt.data.processes import cores, decode
+from repopt.train.branch_choice import BranchChoice
 from repopt.train.methods import Method
 from repopt.train.recipe import Recipe
 
@@ -56,6 +57,8 @@ def measure_data(
     limit: int | None = None,
     model: str | None = None,
     method: Method = "repopt",
+    options: Mapping[str, Any] | None = None,
+    branches: BranchChoice | None = None,
 ) -> list[DataSpeed]:
     """Times a data set as it is read in training.
 
@@ -67,6 +70,8 @@ def measure_data(
         limit: keep that many images.
         model: a plain model to time beside it.
         method: how the model is trained.
+        options: the model's own.
+        branches: as a `Job` takes them.
     """
     if steps < 1:
         raise ValueError(f"steps must be at least 1, not {steps}")
@@ -76,7 +81,20 @@ def measure_data(
         speeds.append(_decoding(Path(source.removeprefix("folder:")).expanduser(), data.size, limit))
     speeds.append(_batches(data, recipe, device, steps))
     if model is not None:
-        speeds.append(_training(model, method, data, recipe, device, steps))
+        plain, side = dataclasses.asdict(Augmentation()), recipe.size or data.size
+        (cost,) = measure_training(
+            model,
+            (method,),
+            dataclasses.replace(recipe, **plain),
+            size=side,
+            classes=len(data.classes),
+            steps=steps,
+            device=device,
+            options=options,
+            branches=branches,
+        )
+        images = steps * recipe.batch_size
+        speeds.append(_speed("training", side, images, images / cost.images_per_second))
     return speeds
 
 
@@ -115,21 +133,6 @@ def _take(stream: Iterator[Batch], count: int, device: torch.device) -> None:
         pass
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def _training(model: str, method: Method, data: DataSet, recipe: Recipe, device: torch.device, steps: int) -> DataSpeed:
-    plain, size = dataclasses.asdict(Augmentation()), recipe.size or data.size
-    cost = measure_training(
-        model,
-        (method,),
-        dataclasses.replace(recipe, **plain),
-        size=size,
-        classes=len(data.classes),
-        steps=steps,
-        device=device,
-    )[0]
-    images = steps * recipe.batch_size
-    return _speed("training", size, images, images / cost.images_per_second)
 
 
 def _speed(stage: Stage, size: int, images: int, seconds: float) -> DataSpeed:

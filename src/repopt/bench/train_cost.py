@@ -6,13 +6,16 @@ after compilation and capture.
 
 import gc
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from repopt.data import DataSet, load_data
+from repopt.train.branch_choice import BranchChoice
 from repopt.train.loop import Trainer
-from repopt.train.methods import Method
+from repopt.train.methods import PLANNED, Method
 from repopt.train.recipe import Recipe
 from repopt.train.training import Job, build
 
@@ -51,24 +54,37 @@ def measure_training(
     classes: int,
     steps: int,
     device: torch.device,
+    options: Mapping[str, Any] | None = None,
+    branches: BranchChoice | None = None,
 ) -> list[TrainCost]:
     """Times the training of a model by several methods, one after the other.
 
     Args:
-        model: the plain model's name.
+        model: the plain model's name, or a reference.
         methods: the first is what the others are compared with.
         recipe: batch size, precision, optimizer and the like.
         size: side of the images.
         classes: how many.
         steps: timed ones.
         device: where.
+        options: the model's own.
+        branches: of the methods that plan some; as a `Job` takes them.
     """
     if steps < 1:
         raise ValueError(f"steps must be at least 1, not {steps}")
     data = load_data(f"fake:{max(classes, recipe.batch_size * 2)},{classes},{size}")
     costs: list[TrainCost] = []
     for method in methods:
-        job = Job(method=method, model=model, data=data.name, recipe=recipe, scales="ones")
+        planned = branches if method in PLANNED else None
+        job = Job(
+            method=method,
+            model=model,
+            data=data.name,
+            recipe=recipe,
+            scales="ones",
+            options=dict(options or {}),
+            branches=planned,
+        )
         costs.append(_measured(job, data, steps, device, costs[0].images_per_second if costs else None))
     return costs
 

@@ -41,7 +41,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "bench:bench_data",
         "Measure how many images per second a data set gives: decoded, as batches, and what a model takes.",
     ),
-    "list": ("list_models:list_models", "List the models by name, or the scales that ship."),
+    "list": ("list_models:list_models", "List the models with their sizes, or the scales that ship."),
 }
 _ABOUT = "Train a plain network as if it had branches, by changing the optimizer instead of the model."
 

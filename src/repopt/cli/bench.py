@@ -13,15 +13,19 @@ import repopt
 from repopt.bench.data_speed import measure_data
 from repopt.bench.step_cost import Implementation, Rule, measure_step
 from repopt.bench.train_cost import measure_training
-from repopt.cli.output import Device, check_seed, print_json, table
+from repopt.cli.output import Device, check_seed, model_options, print_json, table
 from repopt.device import chosen_device, environment
 from repopt.files import append_csv
+from repopt.train.branch_choice import as_branches, read_choice
+from repopt.train.branch_choice import chosen as chosen_branches
 from repopt.train.methods import Method
 from repopt.train.recipe import Precision, Recipe
 
 
 def bench_step(
     model: str = "repopt_vgg_b1",
+    model_args: tuple[str, ...] = (),
+    branches: str | None = None,
     rules: tuple[Rule, ...] = ("sgd",),
     device: Device = "auto",
     implementations: tuple[Implementation, ...] = ("fused",),
@@ -35,7 +39,11 @@ def bench_step(
     """Time an optimizer step with and without repopt, in one run.
 
     Args:
-        model: the model whose convolutions are stepped; `repopt list` names them.
+        model: the model whose convolutions are stepped: a name of `repopt list`, timm:NAME, torchvision:NAME or
+            package.module:factory.
+        model_args: arguments of the model, as key=value: numbers, true, false or text.
+        branches: of the imagined blocks: repvgg, acnet or a .toml file; those that the model declares unless given, and
+            else repvgg.
         rules: each is compared with its closed form, sgd also attached, adamw also on the branch route.
         device: auto is CUDA if there is one.
         implementations: torch's implementations to compare with; on CUDA each also as a CUDA graph.
@@ -52,8 +60,9 @@ def bench_step(
     chosen = chosen_device(device)
     torch.manual_seed(seed)
     layout = torch.channels_last if memory_format == "channels_last" else torch.contiguous_format
-    net = repopt.create_model(model).to(device=chosen, memory_format=layout)  # type: ignore[call-overload]
-    plan = repopt.plan(net, scales="ones")
+    net = repopt.create_model(model, **model_options(model_args))
+    net = net.to(device=chosen, memory_format=layout)  # type: ignore[call-overload]
+    plan = repopt.plan(net, as_branches(chosen_branches(read_choice(branches), net)), "ones")
     costs = [
         cost
         for rule in rules
@@ -71,6 +80,8 @@ def bench_step(
 
 def bench_train(
     models: tuple[str, ...] = ("repopt_vgg_b1",),
+    model_args: tuple[str, ...] = (),
+    branches: str | None = None,
     methods: tuple[Method, ...] = ("repopt", "repvgg"),
     batch_size: int = 256,
     size: int = 224,
@@ -88,7 +99,10 @@ def bench_train(
     Example: repopt bench train --models repopt_vgg_b1 --methods repopt repvgg sgd --batch-size 32
 
     Args:
-        models: names of plain models; `repopt list` has them.
+        models: plain models: names of `repopt list`, timm:NAME, torchvision:NAME or package.module:factory.
+        model_args: arguments of each model, as key=value: numbers, true, false or text.
+        branches: of the imagined blocks: repvgg, acnet or a .toml file; those that the model declares unless given, and
+            else repvgg.
         methods: the first is what the others are compared with.
         batch_size: images per step.
         size: side of the images.
@@ -107,7 +121,17 @@ def bench_train(
     costs = [
         cost
         for model in models
-        for cost in measure_training(model, methods, recipe, size=size, classes=classes, steps=steps, device=chosen)
+        for cost in measure_training(
+            model,
+            methods,
+            recipe,
+            size=size,
+            classes=classes,
+            steps=steps,
+            device=chosen,
+            options=model_options(model_args),
+            branches=read_choice(branches),
+        )
     ]
     setting = {"batch_size": batch_size, "size": size, "precision": precision, "seed": seed, **environment(chosen)}
     records = [{**asdict(cost), **setting} for cost in costs]
@@ -119,6 +143,8 @@ def bench_data(
     *,
     data: str = "digits",
     model: str | None = None,
+    model_args: tuple[str, ...] = (),
+    branches: str | None = None,
     method: Method = "repopt",
     limit: int | None = None,
     steps: int = 50,
@@ -135,6 +161,9 @@ def bench_data(
     Args:
         data: digits, cifar10:PATH, cifar100:PATH, folder:PATH or fake:N,C,SIZE.
         model: a plain model to time beside the data, on noise held on the device; none unless given.
+        model_args: arguments of the model, as key=value: numbers, true, false or text.
+        branches: of the imagined blocks: repvgg, acnet or a .toml file; those that the model declares unless given, and
+            else repvgg.
         method: how that model is trained.
         limit: use only that many images.
         steps: timed batches; of images held in memory, whole epochs.
@@ -146,7 +175,17 @@ def bench_data(
         fields: the recipe's fields.
     """
     chosen = chosen_device(device)
-    speeds = measure_data(data, fields, device=chosen, steps=steps, limit=limit, model=model, method=method)
+    speeds = measure_data(
+        data,
+        fields,
+        device=chosen,
+        steps=steps,
+        limit=limit,
+        model=model,
+        method=method,
+        options=model_options(model_args),
+        branches=read_choice(branches),
+    )
     setting = {"data": data, "recipe": recipe, "batch_size": fields.batch_size, "workers": fields.workers}
     trained = {"model": model or "", "method": method if model else "", "precision": fields.precision}
     records = [{**asdict(speed), **setting, **trained, **environment(chosen)} for speed in speeds]

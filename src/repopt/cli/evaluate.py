@@ -15,6 +15,7 @@ def evaluate(
     data: str | None = None,
     sizes: tuple[int, ...] = (),
     limit: int | None = None,
+    trust: bool = False,
     device: Device = "auto",
     best: bool = False,
     json: bool = False,
@@ -28,11 +29,12 @@ def evaluate(
         data: the run's own unless given.
         sizes: sides of the images; the run's own unless given.
         limit: keep that many images.
+        trust: load from the run what can execute code, a model's package.module:factory: trust the one who wrote it.
         device: auto is CUDA if there is one.
         best: evaluate best.safetensors, the weights of the epoch with the highest validation accuracy.
         json: print JSON instead of a table.
     """
-    scores = evaluate_run(run, data, sizes=sizes, device=device, limit=limit, best=best)
+    scores = evaluate_run(run, data, sizes=sizes, device=device, limit=limit, best=best, trust=trust)
     if json:
         print_json([{"size": size, **vars(score)} for size, score in scores.items()])
         return 0

@@ -17,6 +17,7 @@ def export(
     normalize: bool = False,
     opset: int | None = None,
     int8: Path | None = None,
+    symmetric: bool = False,
     best: bool = False,
     trust: bool = False,
 ) -> int:
@@ -35,11 +36,23 @@ def export(
         opset: of ONNX, 18 to 23; torch's default unless given.
         int8: the folder of `repopt quantize` for onnx-int8; RUN/int8 unless given, and where there is none, the model
             is calibrated now.
+        symmetric: INT8 activations without zero points, as TensorRT wants them; the model is calibrated now.
         best: export best.safetensors, the weights of the epoch with the highest validation accuracy.
-        trust: load a program.pt2 that an earlier version left there. It can execute code: trust the one who wrote it.
+        trust: load from the run what can execute code, a model's package.module:factory or a program.pt2 of an earlier
+            version: trust the one who wrote it.
     """
     exported = export_run(
-        run, format, out, data=data, images=images, normalize=normalize, opset=opset, int8=int8, best=best, trust=trust
+        run,
+        format,
+        out,
+        data=data,
+        images=images,
+        normalize=normalize,
+        opset=opset,
+        int8=int8,
+        best=best,
+        symmetric=symmetric,
+        trust=trust,
     )
     print("\n".join(_lines(exported)))
     return 0

@@ -1,19 +1,22 @@
-"""`repopt list`: the models, and the scales that ship, with the searches that found them."""
+"""`repopt list`: the models with their sizes, and the scales that ship, with the searches that found them."""
 
 from dataclasses import asdict
+from functools import cache
 
+import torch
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 import repopt
-from repopt.cli.output import print_json
+from repopt.cli.output import print_json, table
+from repopt.models.counting import multiply_adds, parameters
 from repopt.plans.provenance import Provenance, provenance
 from repopt.plans.scales import Scales, shipped
 
 
 def list_models(scales: bool = False, json: bool = False) -> int:
-    """List the models by name, or the scales that ship.
+    """List the models with their sizes, or the scales that ship.
 
     Example: repopt list --scales
 
@@ -21,13 +24,42 @@ def list_models(scales: bool = False, json: bool = False) -> int:
         scales: list the scales, each with the search that found it.
         json: print JSON instead.
     """
-    if not scales and json:
-        print_json(repopt.list_models())
-    elif not scales:
-        print("\n".join(repopt.list_models()))
-    else:
+    if scales:
         _list_scales(json=json)
+    elif json:
+        print_json({name: _sizes(name) for name in repopt.list_models()})
+    else:
+        _list_sizes()
     return 0
+
+
+def _sizes(name: str) -> dict[str, int | bool]:
+    with torch.device("meta"):
+        trained = parameters(repopt.create_model(name))
+    return {"parameters": trained, "macs": _macs(_plain(name)), "scales": name in shipped()}
+
+
+def _plain(name: str) -> str:
+    """The plain model with the same deploy form."""
+    family, _, size = name.rpartition("_")
+    return f"repopt_{'ghostnet' if 'ghost' in family else 'vgg'}_{size}"
+
+
+@cache
+def _macs(name: str) -> int:
+    with torch.device("meta"):
+        return multiply_adds(repopt.create_model(name).eval())
+
+
+def _list_sizes() -> None:
+    shown = table("model", "parameters, M", "MACs, 10^9", "scales")
+    for name in repopt.list_models():
+        sizes = _sizes(name)
+        ship = "ship" if sizes["scales"] else ""
+        shown.add_row(name, f"{sizes['parameters'] / 1e6:.2f}", f"{sizes['macs'] / 1e9:.2f}", ship)
+    Console().print(shown)
+    print("Parameters in training, 1000 classes; multiply-adds of one 224x224 image, deployed.")
+    print("--model also takes timm:NAME, torchvision:NAME, and package.module:factory for one of your own.")
 
 
 def _list_scales(*, json: bool) -> None:

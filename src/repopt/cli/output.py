@@ -21,6 +21,32 @@ def table(first: str, *numbers: str, title: str | None = None) -> Table:
     return made
 
 
+def model_options(given: tuple[str, ...]) -> dict[str, Any]:
+    """The arguments of a model from key=value: numbers, several with commas between them, true, false or text."""
+    options = dict[str, Any]()
+    for word in given:
+        key, equals, value = word.partition("=")
+        if not equals or not key.isidentifier():
+            raise ValueError(f"--model-args takes key=value, as in 'drop_path_rate=0.1', not {word!r}")
+        if key in options:
+            raise ValueError(f"--model-args gives {key!r} twice: leave one out")
+        parts = [_typed(part) for part in value.split(",")]
+        several = len(parts) > 1 and all(isinstance(part, int | float) for part in parts)
+        options[key] = tuple(parts) if several else _typed(value)
+    return options
+
+
+def _typed(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
+
+
 def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2))
 

@@ -25,6 +25,7 @@ def quantize(
     calibrator: Calibrator = "default",
     images: int = 1000,
     trim: float = 0.0,
+    symmetric: bool = False,
     form: Form = "auto",
     data: str | None = None,
     out: Path | None = None,
@@ -37,6 +38,7 @@ def quantize(
     speed_size: int | None = None,
     threads: int = 1,
     device: Device = "auto",
+    trust: bool = False,
     csv: Path | None = None,
     quiet: bool = False,
     json: bool = False,
@@ -55,6 +57,7 @@ def quantize(
         images: how many of the training set are measured.
         trim: share of these images, such as 0.01, that ptq leaves out: those that drive a layer's input furthest beyond
             the median image's.
+        symmetric: int8 activations without zero points, as TensorRT wants them, instead of uint8 with one.
         form: of the model that is quantized. auto: as it is deployed, and for qat as it was trained where that is one
             operator a layer. plain: a RepVGG converted to one operator a layer, with norms put back.
         data: the run's own unless given.
@@ -69,13 +72,16 @@ def quantize(
         speed_size: side of the images while timing, the run's unless given.
         threads: of the CPU while timing.
         device: where qat and evaluation are computed; auto is CUDA if there is one.
+        trust: load from the run what can execute code, a model's package.module:factory: trust the one who wrote it.
         csv: a CSV file to append the figures to.
         quiet: show no progress.
         json: print JSON instead of tables.
     """
     job = QuantizeJob(
         method=method,
-        setting=Int8(backend=backend, weights=weights, calibrator=calibrator, images=images, trim=trim),
+        setting=Int8(
+            backend=backend, weights=weights, calibrator=calibrator, images=images, trim=trim, symmetric=symmetric
+        ),
         form=form,
         data=data,
         limit=limit,
@@ -84,7 +90,7 @@ def quantize(
         layers=layers,
         timing=Timing(batch=speed_batch, size=speed_size, threads=threads) if speed else None,
     )
-    done = quantize_run(run, job, out=out, device=chosen_device(device), quiet=quiet)
+    done = quantize_run(run, job, out=out, device=chosen_device(device), quiet=quiet, trust=trust)
     if csv is not None:
         append_csv(csv, [done.record])
     if json:
@@ -108,6 +114,8 @@ def _print_accuracies(record: dict[str, Any]) -> None:
     row = (f"{record['int8_accuracy']:.2f}", f"{record['drop']:.2f}", f"{record['int8_bytes'] / 1e6:.2f}")
     shown.add_row("INT8", *row)
     print(f"{record['model']}, {record['form']} form: {how} for {record['backend']}, per-{record['weights']} weights,")
+    if record["symmetric"]:
+        print("activations without zero points,")
     trim = f"its images trimmed by {record['trim']:.0%}, " if record["trim"] else ""
     print(f"{trim}on {record['val_images']:,} images of {record['data']}")
     Console().print(shown)

@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 import tyro
 
 from repopt.cli import conclude, say_before
-from repopt.cli.output import Device, Strides
+from repopt.cli.output import Device, Strides, model_options
 from repopt.files import replacing
+from repopt.train.branch_choice import read_choice
 from repopt.train.distributed import is_first_process
 from repopt.train.recipe import Recipe
 from repopt.train.training import Job, train_run
@@ -16,6 +17,8 @@ from repopt.train.training import Job, train_run
 def search(
     *,
     model: str = "repopt_vgg_nano",
+    model_args: tuple[str, ...] = (),
+    branches: str | None = None,
     data: str = "digits",
     out: Path = Path("runs/search"),
     scales_out: Path | None = None,
@@ -24,6 +27,7 @@ def search(
     broken: Literal["raise", "skip"] = "raise",
     device: Device = "auto",
     resume: bool = False,
+    trust: bool = False,
     quiet: bool = False,
     recipe: str = "auto",
     fields: Annotated[Recipe, tyro.conf.arg(name="")],
@@ -33,7 +37,11 @@ def search(
     Example: repopt search --model repopt_vgg_b1 --data cifar100:PATH --out runs/search-b1
 
     Args:
-        model: the plain model; `repopt list` names them.
+        model: the plain model: a name of `repopt list`, timm:NAME, torchvision:NAME, or package.module:factory for
+            one of your own.
+        model_args: arguments of the model, as key=value: numbers, true, false or text.
+        branches: of the imagined blocks: repvgg, acnet, or a .toml file of regular expressions and branches (see
+            docs/models.md); those that the model declares unless given, and else repvgg.
         data: the path of a folder, digits, cifar10:PATH, cifar100:PATH or fake:N,C,SIZE.
         out: the run folder; the scales are written to scales.safetensors in it. A path that ends in .safetensors is
             where the scales go, and the run folder is named after it.
@@ -43,6 +51,7 @@ def search(
         broken: what to do with images that cannot be decoded.
         device: auto is CUDA if there is one.
         resume: continue the run in the folder, with its own settings; --epochs changes where it ends.
+        trust: load from the run what can execute code, a model's package.module:factory: trust the one who wrote it.
         quiet: show no progress.
         recipe: auto (follows the number and size of the images), a name, or a .toml file; every flag below is one of
             its fields, with its default.
@@ -59,10 +68,12 @@ def search(
         recipe=fields,
         limit=limit,
         broken=broken,
-        options={} if strides is None else {"strides": strides},
+        options={**({} if strides is None else {"strides": strides}), **model_options(model_args)},
+        branches=read_choice(branches),
     )
     say_before(job, out, auto=recipe == "auto", resume=resume, quiet=quiet)
-    summary = train_run(job, out, resume=resume, epochs=fields.epochs if resume else None, device=device, quiet=quiet)
+    ends = fields.epochs if resume else None
+    summary = train_run(job, out, resume=resume, epochs=ends, device=device, quiet=quiet, trust=trust)
     if is_first_process():
         scales = _placed(out / "scales.safetensors", scales_out)
         conclude(out, summary)

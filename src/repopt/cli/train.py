@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 import tyro
 
 from repopt.cli import conclude, say_before
-from repopt.cli.output import Device, Strides
+from repopt.cli.output import Device, Strides, model_options
 from repopt.plans.scales import shipped
+from repopt.train.branch_choice import BranchChoice, read_choice
 from repopt.train.distributed import is_first_process
 from repopt.train.methods import Method
 from repopt.train.recipe import Recipe
@@ -17,6 +18,8 @@ from repopt.train.training import Job, train_run
 def train(
     *,
     model: str = "repopt_vgg_nano",
+    model_args: tuple[str, ...] = (),
+    branches: str | None = None,
     method: Method = "repopt",
     data: str = "digits",
     scales: str | None = None,
@@ -28,6 +31,7 @@ def train(
     broken: Literal["raise", "skip"] = "raise",
     device: Device = "auto",
     resume: bool = False,
+    trust: bool = False,
     quiet: bool = False,
     recipe: str = "auto",
     fields: Annotated[Recipe, tyro.conf.arg(name="")],
@@ -37,7 +41,11 @@ def train(
     Example: repopt train --model repopt_vgg_b1 --data PATH --scales scales.safetensors --out runs/b1
 
     Args:
-        model: the plain model; the multi-branch methods take its counterpart.
+        model: the plain model: a name of `repopt list`, timm:NAME, torchvision:NAME, or package.module:factory for
+            one of your own; the multi-branch methods take its counterpart.
+        model_args: arguments of the model, as key=value: numbers, true, false or text.
+        branches: of the imagined blocks: repvgg, acnet, or a .toml file of regular expressions and branches (see
+            docs/models.md); those that the model declares unless given, and else repvgg.
         method: repopt, or what it is compared with.
         data: the path of a folder, digits, cifar10:PATH, cifar100:PATH or fake:N,C,SIZE.
         scales: for repopt and csla: a .safetensors file, the authors' .pth, a shipped name, ones, or depth; learn
@@ -51,29 +59,38 @@ def train(
         broken: what to do with images that cannot be decoded.
         device: auto is CUDA if there is one.
         resume: continue the run in the folder, with its own settings; --epochs changes where it ends.
+        trust: load from the run what can execute code, a model's package.module:factory: trust the one who wrote it.
         quiet: show no progress.
         recipe: auto (follows the number and size of the images), a name, or a .toml file; every flag below is one of
             its fields, with its default.
         fields: the recipe's fields.
     """
+    planned = read_choice(branches)
     job = Job(
         method=method,
         model=model,
         data=data,
         recipe=fields,
-        scales=scales or _shipped_for(model, method, strides),
+        scales=scales or _shipped_for(model, method, strides, planned),
         weights=weights,
         limit=limit,
         broken=broken,
-        options={**({} if strides is None else {"strides": strides}), **({"se": True} if se else {})},
+        options={
+            **({} if strides is None else {"strides": strides}),
+            **({"se": True} if se else {}),
+            **model_options(model_args),
+        },
+        branches=planned,
     )
     say_before(job, out, auto=recipe == "auto", resume=resume, quiet=quiet)
-    summary = train_run(job, out, resume=resume, epochs=fields.epochs if resume else None, device=device, quiet=quiet)
+    ends = fields.epochs if resume else None
+    summary = train_run(job, out, resume=resume, epochs=ends, device=device, quiet=quiet, trust=trust)
     if is_first_process():
         conclude(out, summary)
     return 0
 
 
-def _shipped_for(model: str, method: Method, strides: Strides | None) -> str | None:
-    """The scales that ship for the model; with other strides they do not fit it, and must be asked for."""
-    return model if method in ("repopt", "csla") and strides is None and model in shipped() else None
+def _shipped_for(model: str, method: Method, strides: Strides | None, branches: BranchChoice | None) -> str | None:
+    """The scales that ship for the model; with other strides or branches they do not fit it, and must be asked for."""
+    own = method in ("repopt", "csla") and strides is None and branches is None
+    return model if own and model in shipped() else None

@@ -1,9 +1,7 @@
 """From a finished run to a file that other programs load, kept only if it computes what the run's model computes.
 
 The deploy form is written, with every norm folded. It is loaded again and compared with the trained model on real
-images, one, seven and more at a time, and kept only if the two agree:
-
-    max_i  max|exported_i - trained_i| / max|trained_i|  <=  1e-4        i: an image's logits
+images, one, seven and more at a time, and kept only if the two agree (`repopt.export.modules`).
 
 An INT8 file is compared with its INT8 program by the classes that the two choose: a last bit that differs before a
 rounding moves a value to the next integer. It is run operator by operator, as written. ONNX Runtime's integer kernels
@@ -13,7 +11,7 @@ class is measured and reported, and no limit is set.
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -23,43 +21,18 @@ from torch import Tensor, nn
 import repopt
 from repopt.data import DataSet, EvalBatches, ImageFiles, Images
 from repopt.data.images import balanced
-from repopt.export.formats import FORMATS, Deployment, Format, FormatName, Forward, Normalized
+from repopt.export.formats import FORMATS, Deployment, Format, FormatName, Normalized
+from repopt.export.modules import Exported, check_target, compared, kept
 from repopt.files import read_as
-from repopt.models import deploy
+from repopt.models import as_deployed
+from repopt.models.references import is_reference
 from repopt.quantize import Int8, calibration_batches, post_training
-from repopt.quantize.onnx_files import Agreement, check_opset, compare, need, onnx_runner
+from repopt.quantize.onnx_files import check_opset, need, onnx_runner
 from repopt.quantize.programs import OLD_PROGRAM, PROGRAM, load_program
 from repopt.train.records import Int8Record
 from repopt.train.runs import Trained, check_data, image_format, load_run, run_data, run_recipe
 
 _BATCH = 64
-
-
-@dataclass(frozen=True, kw_only=True)
-class Exported:
-    """What was written, and how it compares with its origin.
-
-    Attributes:
-        path: the file, or the folder for safetensors.
-        bytes: its size.
-        shape: of an image that it takes.
-        input: `normalized`, or `0..1` where the normalization is inside.
-        origin: what it was compared with: the trained model, or for INT8 the INT8 program.
-        agreement: how closely the two agree.
-        batch_sizes: the ones that were tried.
-        int8: how the INT8 program was made, for INT8.
-        kernels: agreement of the integer kernels that ONNX Runtime makes of the file, for INT8.
-    """
-
-    path: Path
-    bytes: int
-    shape: tuple[int, ...]
-    input: str
-    origin: str
-    agreement: Agreement
-    batch_sizes: tuple[int, ...]
-    int8: dict[str, Any] = field(default_factory=dict)
-    kernels: Agreement | None = None
 
 
 def export_run(
@@ -72,6 +45,7 @@ def export_run(
     normalize: bool = False,
     opset: int | None = None,
     int8: str | Path | None = None,
+    symmetric: bool = False,
     best: bool = False,
     trust: bool = False,
 ) -> Exported:
@@ -89,8 +63,9 @@ def export_run(
             none, the model is calibrated now.
         best: export the weights of the run's best epoch instead of the last one's; an INT8 program that
             `repopt quantize` left is of the last one.
-        trust: load the folder's program.pt2 if an earlier version wrote it. It can execute code: trust the one who
-            wrote it.
+        symmetric: INT8 activations without zero points, as TensorRT wants them: the model is calibrated now.
+        trust: load from the folders what can execute code, a model's `package.module:factory` and a program.pt2 of an
+            earlier version: trust the one who wrote it.
 
     Raises:
         ValueError: it cannot be exported so; nothing is written.
@@ -102,20 +77,18 @@ def export_run(
         PosixPath('runs/b1/model.onnx')
     """
     run = Path(run)
-    kind = _checked(format, normalize=normalize, opset=opset, images=images, int8=int8)
+    kind = _checked(format, normalize=normalize, opset=opset, images=images, int8=int8, symmetric=symmetric)
     target = run / kind.name if out is None else Path(out)
-    _check_target(target, kind)
-    source = _load(run, data, images or kind.images, normalize=normalize, best=best)
-    if best and format == "onnx-int8" and (int8 is not None or (run / "int8").exists()):
+    check_target(target, kind)
+    source = _load(run, data, images or kind.images, normalize=normalize, best=best, trust=trust)
+    left = int8 is not None or (run / "int8").exists()
+    if best and format == "onnx-int8" and left and not symmetric:
         raise ValueError("what `repopt quantize` left is INT8 of the last weights, not of the best: leave --best out")
     model, quantized = source.trained.model, dict[str, Any]()
     if format == "onnx-int8":
-        model, quantized = _int8(run, source, int8, trust=trust)
+        model, quantized = _int8(run, source, int8, symmetric=symmetric, trust=trust)
     deployment = _deployment(run, source, model, quantized, opset)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with kind.place(target) as unfinished:
-        agreement, sizes = _compared(kind.write(deployment, unfinished), model, source.batches())
-        kind.check(agreement)
+    agreement, sizes = kept(kind, deployment, target, model, source.batches())
     return Exported(
         path=target,
         bytes=sum(file.stat().st_size for file in (target.iterdir() if target.is_dir() else [target])),
@@ -125,7 +98,7 @@ def export_run(
         agreement=agreement,
         batch_sizes=sizes,
         int8=quantized,
-        kernels=_compared(onnx_runner(target), model, source.batches())[0] if quantized else None,
+        kernels=compared(onnx_runner(target), model, source.batches())[0] if quantized else None,
     )
 
 
@@ -156,8 +129,8 @@ class _Source:
             yield _one_batch(rows, pixels) if self.normalize else normalized, normalized
 
 
-def _load(run: Path, data: str | None, images: int, *, normalize: bool, best: bool) -> _Source:
-    trained, found = load_run(run, best=best), run_data(run, data)
+def _load(run: Path, data: str | None, images: int, *, normalize: bool, best: bool, trust: bool) -> _Source:
+    trained, found = load_run(run, best=best, trust=trust), run_data(run, data)
     check_data(trained, found)
     chosen = found.val.take(balanced(found.val.labels, images))
     return _Source(trained=trained, data=found, images=chosen, normalize=normalize)
@@ -171,12 +144,12 @@ def _deployment(
     config = {
         **trained.config,
         **({"int8": quantized} if quantized else {}),
-        "options": {**trained.config["options"], "deploy": True},
+        "options": {**trained.config["options"], **({} if is_reference(trained.config["model"]) else {"deploy": True})},
         "input": "0..1" if source.normalize else "normalized",
         "recipe": asdict(run_recipe(run)),
         "repopt": repopt.__version__,
     }
-    module = model if quantized else deploy(model)
+    module = model if quantized else as_deployed(model)
     if source.normalize:
         module = Normalized(module, config["mean"], config["std"])
     example = next(source.batches())[0][:1]
@@ -184,7 +157,13 @@ def _deployment(
 
 
 def _checked(
-    format: FormatName, *, normalize: bool, opset: int | None, images: int | None, int8: str | Path | None
+    format: FormatName,
+    *,
+    normalize: bool,
+    opset: int | None,
+    images: int | None,
+    int8: str | Path | None,
+    symmetric: bool,
 ) -> Format:
     if not isinstance(format, str) or format not in FORMATS:
         raise ValueError(f"there is no format {format!r}; there is {', '.join(FORMATS)}")
@@ -199,24 +178,22 @@ def _checked(
         )
     if int8 is not None and format != "onnx-int8":
         raise ValueError(f"a folder of INT8 is for the format onnx-int8, not {format}: leave --int8 out")
+    if symmetric and format != "onnx-int8":
+        raise ValueError(f"symmetric activations are for the format onnx-int8, not {format}: leave --symmetric out")
+    if symmetric and int8 is not None:
+        raise ValueError("for symmetric activations the model is calibrated anew: leave --int8 out")
     check_opset(opset)
     need(*FORMATS[format].needs)
     return FORMATS[format]
 
 
-def _check_target(target: Path, kind: Format) -> None:
-    suffix = Path(kind.name).suffix
-    if target.suffix != suffix and suffix:
-        raise ValueError(f"{str(target)!r} must end in {suffix}: give such an --out")
-    if target.exists():
-        raise ValueError(f"{str(target)!r} already exists: remove it, or give another --out")
-
-
-def _int8(run: Path, source: _Source, folder: str | Path | None, *, trust: bool) -> tuple[nn.Module, dict[str, Any]]:
+def _int8(
+    run: Path, source: _Source, folder: str | Path | None, *, symmetric: bool, trust: bool
+) -> tuple[nn.Module, dict[str, Any]]:
     """The INT8 program that `repopt quantize` left, or one that is calibrated now, with its setting for the user."""
     chosen = run / "int8" if folder is None else Path(folder)
-    if folder is None and not chosen.exists():
-        setting = Int8()
+    if symmetric or (folder is None and not chosen.exists()):
+        setting = Int8(symmetric=symmetric)
         batches = calibration_batches(source.trained, source.data, setting.images)
         return post_training(source.trained.model, batches, setting), {"method": "ptq", **asdict(setting)}
     program = next((chosen / name for name in (PROGRAM, OLD_PROGRAM) if (chosen / name).exists()), None)
@@ -249,13 +226,3 @@ def _check_fits(program: nn.Module, source: _Source, path: Path) -> None:
 def _one_batch(images: Images | ImageFiles, form: Mapping[str, Any]) -> Tensor:
     (batch,) = EvalBatches(images, batch_size=len(images), device=torch.device("cpu"), **form)
     return batch[0]
-
-
-@torch.no_grad()
-def _compared(
-    exported: Forward, expected: Forward, batches: Iterator[tuple[Tensor, Tensor]]
-) -> tuple[Agreement, tuple[int, ...]]:
-    """The agreement, and the batch sizes that were tried."""
-    logits = [(expected(normalized), exported(images)) for images, normalized in batches]
-    wanted, found = zip(*logits, strict=True)
-    return compare(wanted, found), tuple(sorted({len(batch) for batch in wanted}))

@@ -6,8 +6,11 @@
 | onnx-int8 | one file of QuantizeLinear and DequantizeLinear | classes |
 | torch-export | a .pt2 archive | logits |
 | safetensors | a folder that `create_model` loads | logits |
+
+Of a module that is no run, the safetensors are one file of weights.
 """
 
+import copy
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +22,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from repopt.files import placing_folder, replacing, write_sealed
+from repopt.files import placing_folder, read_sealed, replacing, write_sealed
 from repopt.models import create_model
 from repopt.models.saved import CONFIG, WEIGHTS
 from repopt.quantize.onnx_files import Agreement, onnx_runner, write_onnx
@@ -80,7 +83,8 @@ def _write_onnx(deployment: Deployment, path: Path, *, optimize: bool = True) ->
 
 
 def _write_program(deployment: Deployment, path: Path) -> Forward:
-    two = deployment.example.repeat(2, 1, 1, 1)  # a batch of one would be taken for a constant
+    one = deployment.example[:1]
+    two = one.repeat(2, *[1] * (one.ndim - 1))  # a batch of one would be taken for a constant
     program = torch.export.export(deployment.module, (two,), dynamic_shapes=({0: torch.export.Dim("batch")},))
     torch.export.save(program, path, extra_files={METADATA: json.dumps(deployment.config)})
     loaded: Forward = torch.export.load(path).module()
@@ -90,7 +94,14 @@ def _write_program(deployment: Deployment, path: Path) -> Forward:
 def _write_weights(deployment: Deployment, path: Path) -> Forward:
     write_sealed(path / WEIGHTS, deployment.module.state_dict())
     (path / CONFIG).write_text(json.dumps(deployment.config, indent=2) + "\n")
-    return create_model(path).eval()
+    return create_model(path, trust=True).eval()  # it was trusted when the run was loaded
+
+
+def _write_weights_alone(deployment: Deployment, path: Path) -> Forward:
+    write_sealed(path, deployment.module.state_dict())
+    again = copy.deepcopy(deployment.module)
+    again.load_state_dict(read_sealed(path)[0])
+    return again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,4 +154,10 @@ FORMATS: Mapping[FormatName, Format] = {
     ),
     "torch-export": Format(name="model.pt2", write=_write_program),
     "safetensors": Format(name="export", write=_write_weights, place=placing_folder),
+}
+# of a module, by the suffix of the file
+BY_SUFFIX: Mapping[str, Format] = {
+    ".onnx": FORMATS["onnx"],
+    ".pt2": FORMATS["torch-export"],
+    ".safetensors": Format(name="model.safetensors", write=_write_weights_alone),
 }

@@ -11,10 +11,11 @@ from torch import nn
 
 from repopt.models.checkpoints import load_checkpoint
 from repopt.models.features import FeatureMaps
-from repopt.models.folding import deploy
+from repopt.models.folding import as_deployed, deploy
 from repopt.models.ghost import GHOST_WIDTHS, RepGhostNet, RepOptGhostNet
+from repopt.models.references import check_trust, is_reference, make_referenced
 from repopt.models.repvgg import QARepVGG, RepVGG, plain_from_repvgg
-from repopt.models.saved import read_saved
+from repopt.models.saved import give_biases_, read_saved
 from repopt.models.staged import StagedNet
 from repopt.models.vgg import VGG, VGG_SPECS, RepOptVGG, VGGSpec
 
@@ -28,6 +29,7 @@ __all__ = [
     "RepOptVGG",
     "RepVGG",
     "VGGSpec",
+    "as_deployed",
     "create_model",
     "deploy",
     "list_models",
@@ -96,16 +98,23 @@ def list_models() -> list[str]:
 
 
 def create_model(
-    name: str | Path, *, features_only: bool = False, out_indices: Sequence[int] | int | None = None, **options: Any
+    name: str | Path,
+    *,
+    features_only: bool = False,
+    out_indices: Sequence[int] | int | None = None,
+    trust: bool = False,
+    **options: Any,
 ) -> nn.Module:
     """Builds a model by name, or loads one from the folder of a finished run or of `repopt export`.
 
     Like any new module it is in train mode.
 
     Args:
-        name: one of `list_models()`, or a folder with config.json and model.safetensors; a `Path` is always a folder.
+        name: one of `list_models()`, or a reference: `timm:NAME`, `torchvision:NAME` or `package.module:factory`; or a
+            folder with config.json and model.safetensors. A `Path` is always a folder.
         features_only: the model as a backbone that returns its maps (`feature_info` has their channels and reductions).
         out_indices: which maps, all unless given.
+        trust: import the `package.module:factory` that a folder names. It can execute code: trust the one who wrote it.
         options: the model's own, such as `num_classes`, and for a VGG other `depths`, `widths` and `stem`, for a
             GhostNet another `width` than the name's. On top of a folder's own, where its weights still fit.
 
@@ -117,7 +126,9 @@ def create_model(
     if not isinstance(name, str | Path):
         raise ValueError(f"there is no model {name!r}: give a name of list_models(), or a folder")
     saved = read_saved(Path(name))
+    check_trust(saved.model, name, trust=trust)
     model = _named(saved.model, features_only, out_indices, {**saved.options, **options})
+    give_biases_(model, saved.biases)
     load_checkpoint(model, saved.weights)
     return model
 
@@ -125,10 +136,17 @@ def create_model(
 def _named(
     name: str, features_only: bool, out_indices: Sequence[int] | int | None, options: dict[str, Any]
 ) -> nn.Module:
+    if is_reference(name):
+        if features_only or out_indices is not None:
+            raise ValueError(f"features_only is for the models of list_models(), not for {name}: ask its own library")
+        return make_referenced(name, options)
     if name not in _MAKERS:
         near = difflib.get_close_matches(name.lower(), list_models()) or ["repopt_vgg_b1"]
         folder = ", nor a folder of that name" if "/" in name else ""
-        raise ValueError(f"there is no model {name!r}{folder}; there is {', '.join(near)} and more (repopt list)")
+        raise ValueError(
+            f"there is no model {name!r}{folder}; there is {', '.join(near)} and more (repopt list); others are "
+            "timm:NAME, torchvision:NAME or package.module:factory"
+        )
     if out_indices is not None and not features_only:
         raise ValueError("out_indices says which maps a backbone returns: give features_only=True with it")
     maker = _MAKERS[name]

@@ -58,8 +58,10 @@ def load_checkpoint(model: nn.Module, source: str | Path | Mapping[str, Any]) ->
     check_model(model, "load_checkpoint")
     inner = clean_modules(model)[""]
     left_out = tuple(f"{name}." for name in getattr(inner, "left_out", ()))  # of a backbone
-    state = {key: value for key, value in _layout(_tensors(source)).items() if not key.startswith(left_out)}
-    own = inner.state_dict()
+    own, tensors = inner.state_dict(), _tensors(source)
+    for change in (_unwrapped, _layout):  # what has the model's own keys is taken as it is
+        tensors = tensors if _counted_in(tensors) == _counted_in(own) else change(tensors)
+    state = {key: value for key, value in tensors.items() if not key.startswith(left_out)}
     for key in [key for key in own if key.endswith("num_batches_tracked") and key not in state]:
         state[key] = own[key]  # older checkpoints have none
     missing = [key for key in own if key not in state]
@@ -101,7 +103,7 @@ def _layout(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The state dict with our keys."""
     renamed = {}
     for key, tensor in state.items():
-        name = _TIMM_STAGE.sub(lambda match: f"stage{int(match[1]) + 1}.", clean(key))
+        name = _TIMM_STAGE.sub(lambda match: f"stage{int(match[1]) + 1}.", key)
         for pattern, ours in _RENAMES:
             name = pattern.sub(ours, name)
         if name in renamed:
@@ -121,8 +123,21 @@ def _tensors(source: str | Path | Mapping[str, Any]) -> Mapping[str, Tensor]:
             "the checkpoint holds no state dict: give one of tensors alone, or a dictionary with one under 'model' or "
             "'state_dict'"
         )
-    whole = all(key.startswith("model.") for key in inside)  # Lightning's prefix
-    return {key.removeprefix("model."): value for key, value in inside.items()} if whole else inside
+    return inside
+
+
+def _unwrapped(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Without Lightning's prefix and those of wrappers."""
+    prefix = "model." if all(key.startswith("model.") for key in state) else ""
+    names = [clean(key.removeprefix(prefix)) for key in state]
+    if len(set(names)) < len(names):
+        raise ValueError("the checkpoint holds a tensor twice, with and without a wrapper's prefix")
+    return dict(zip(names, state.values(), strict=True))
+
+
+def _counted_in(state: Mapping[str, Tensor]) -> set[str]:
+    """The keys that a checkpoint must hold: older ones have no count of batches."""
+    return {key for key in state if not key.endswith("num_batches_tracked")}
 
 
 def _read(path: Path) -> Mapping[str, Any]:

@@ -52,16 +52,23 @@ def deploy(model: ModuleT, *, inplace: bool = False) -> ModuleT:
         inplace: change the model instead of a copy.
     """
     check_model(model, "deploy")
+    if any(isinstance(module, LinearAdditionBlock) for module in model.modules()):
+        raise ValueError("a model of blocks is merged before it is deployed: give repopt.merge(model)")
     found = [model] if isinstance(model, Foldable) else _outermost(model)
     if not found:
         raise ValueError(f"this {type(model).__name__} has no deploy form: it holds no model of repopt.models")
-    if any(isinstance(module, LinearAdditionBlock) for module in model.modules()):
-        raise ValueError("a model of blocks is merged before it is deployed: give deploy(repopt.merge(model))")
     if not inplace:
         return deploy(copy.deepcopy(model), inplace=True)
     for module in found:
         module.switch_to_deploy()
     return model
+
+
+def as_deployed(model: ModuleT) -> ModuleT:
+    """The deploy form of a model; a copy as it is of one that has none, as models of other code."""
+    check_model(model, "deploy")
+    foldable = any(isinstance(module, Foldable | LinearAdditionBlock) for module in model.modules())
+    return deploy(model) if foldable else copy.deepcopy(model)
 
 
 def _outermost(module: nn.Module) -> list[Foldable]:

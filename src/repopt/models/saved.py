@@ -3,10 +3,13 @@
 A finished run is such a folder, and so is what `repopt export --format safetensors` writes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
+from repopt.algebra.operators import is_linear_operator
 from repopt.files import read_as
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -18,6 +21,7 @@ class ModelConfig:
 
     model: str
     options: dict[str, Any]
+    biases: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,12 +31,14 @@ class Saved:
     Attributes:
         model: its name.
         options: what it was created with.
+        biases: operators that have a bias, whether they were created with one or not.
         config: all of config.json.
         weights: the file of the weights.
     """
 
     model: str
     options: dict[str, Any]
+    biases: list[str]
     config: dict[str, Any]
     weights: Path
 
@@ -51,8 +57,23 @@ def read_saved(folder: Path) -> Saved:
         raise ValueError(f"{str(folder)!r} holds weights but no {CONFIG} that names their model")
     read = read_as(config, ModelConfig)
     return Saved(
-        model=read.model, options=tuples(read.options), config=read_as(config, dict[str, Any]), weights=weights
+        model=read.model,
+        options=tuples(read.options),
+        biases=read.biases,
+        config=read_as(config, dict[str, Any]),
+        weights=weights,
     )
+
+
+def give_biases_(model: nn.Module, names: list[str]) -> None:
+    """Gives a bias of zeros to those of the named operators that have none."""
+    modules = dict(model.named_modules())
+    for name in names:
+        operator = modules.get(name)
+        if operator is None or not is_linear_operator(operator):
+            raise ValueError(f"the model has no operator {name!r}, to which its {CONFIG} gives a bias")
+        if operator.bias is None:
+            operator.bias = nn.Parameter(operator.weight.new_zeros(len(operator.weight)))
 
 
 def tuples(options: dict[str, Any]) -> dict[str, Any]:

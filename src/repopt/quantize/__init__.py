@@ -3,6 +3,7 @@
 from repopt.quantize.calibration import calibration_batches, trimmed
 from repopt.quantize.programs import load_program
 from repopt.quantize.pt2e import post_training
+from repopt.quantize.ptq import quantize_model
 from repopt.quantize.quantizing import Quantized, QuantizeJob, quantize_run
 from repopt.quantize.sensitivity import LayerCost, layer_costs
 from repopt.quantize.setting import Int8
@@ -18,6 +19,7 @@ __all__ = [
     "layer_costs",
     "load_program",
     "post_training",
+    "quantize_model",
     "quantize_run",
     "trimmed",
 ]

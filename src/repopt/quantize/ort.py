@@ -49,9 +49,10 @@ def post_training_onnx(model: nn.Module, batches: Sequence[Tensor], setting: Int
                 _reader(batches),
                 quant_format=ort.QuantFormat.QDQ,
                 per_channel=setting.weights == "channel",
-                activation_type=ort.QuantType.QUInt8,
+                activation_type=ort.QuantType.QInt8 if setting.symmetric else ort.QuantType.QUInt8,
                 weight_type=ort.QuantType.QInt8,
                 calibrate_method=methods[setting.chosen],
+                extra_options={"ActivationSymmetric": setting.symmetric},
             )
     finally:
         logging.disable(before)

@@ -22,7 +22,7 @@ from repopt.quantize.pt2e import quiet_torchao, stay_in_eval_mode_
 PROGRAM, OLD_PROGRAM = "program.safetensors", "program.pt2"
 
 _INPUT, _TENSOR, _OUTPUT = "input", "tensor", "output"
-# all that the INT8 programs of repopt's models consist of
+# all that INT8 programs may consist of: what repopt's models need, and the usual ConvNets
 _OPERATORS = frozenset(
     {
         "quantized_decomposed.quantize_per_tensor.default",
@@ -30,16 +30,33 @@ _OPERATORS = frozenset(
         "quantized_decomposed.dequantize_per_channel.default",
         "aten.adaptive_avg_pool2d.default",
         "aten.add.Tensor",
+        "aten.add_.Tensor",
+        "aten.avg_pool2d.default",
         "aten.batch_norm.default",
+        "aten.cat.default",
         "aten.conv2d.default",
         "aten.dropout.default",
         "aten.flatten.using_ints",
+        "aten.gelu.default",
         "aten.hardsigmoid.default",
+        "aten.hardswish.default",
+        "aten.hardswish_.default",
+        "aten.hardtanh.default",
+        "aten.hardtanh_.default",
+        "aten.layer_norm.default",
         "aten.linear.default",
+        "aten.max_pool2d.default",
         "aten.mean.dim",
         "aten.mul.Tensor",
+        "aten.permute.default",
         "aten.relu.default",
+        "aten.relu_.default",
+        "aten.reshape.default",
         "aten.sigmoid.default",
+        "aten.silu.default",
+        "aten.silu_.default",
+        "aten.sym_size.int",
+        "aten.view.default",
     }
 )
 _DTYPES = {str(dtype): dtype for dtype in (torch.uint8, torch.int8, torch.float32)}

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from repopt.models import deploy
+from repopt.models import as_deployed
 from repopt.plans.patterns import check_model
 from repopt.quantize.setting import Int8
 
@@ -29,11 +29,11 @@ def post_training(model: nn.Module, batches: Sequence[Tensor], setting: Int8) ->
     """The INT8 program of a trained model's deploy form, calibrated and not trained any further.
 
     Args:
-        model: of this package, in any form; it is left as it is.
+        model: any, in any form; it is left as it is.
         batches: images as the model takes them.
         setting: how.
     """
-    return calibrated(deploy(model), batches, setting)
+    return calibrated(as_deployed(model), batches, setting)
 
 
 def calibrated(model: nn.Module, batches: Sequence[Tensor], setting: Int8) -> GraphModule:
@@ -50,9 +50,15 @@ def prepare(model: nn.Module, example: Tensor, setting: Int8, *, training: bool 
         from torchao.quantization.pt2e import allow_exported_model_train_eval
         from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e, prepare_qat_pt2e
 
-        captured = _exported(model.train(training), example).module(check_guards=False)
         insert = prepare_qat_pt2e if training else prepare_pt2e
-        prepared: GraphModule = insert(captured, _quantizer(setting, training=training))
+        try:
+            captured = _exported(model.train(training), example).module(check_guards=False)
+            prepared: GraphModule = insert(captured, _quantizer(setting, training=training))
+        except Exception as error:  # torch.export and torchao meet any code at all
+            why = str(error).strip().partition("\n")[0] or type(error).__name__
+            raise RuntimeError(
+                f"torchao cannot quantize this {type(model).__name__} ({why}): try the backend onnxruntime"
+            ) from error
         if training:
             allow_exported_model_train_eval(prepared)
     if not fake_quantizations(prepared):
@@ -181,10 +187,10 @@ def _quantizer(setting: Int8, *, training: bool) -> Any:
         activation = {"histogram": pt2e.HistogramObserver, "minmax": pt2e.MinMaxObserver}[setting.chosen]
         weight = pt2e.PerChannelMinMaxObserver if channel else pt2e.MinMaxObserver
     activations = QuantizationSpec(
-        dtype=torch.uint8,
-        quant_min=0,
-        quant_max=255,
-        qscheme=torch.per_tensor_affine,
+        dtype=torch.int8 if setting.symmetric else torch.uint8,
+        quant_min=-128 if setting.symmetric else 0,
+        quant_max=127 if setting.symmetric else 255,
+        qscheme=torch.per_tensor_symmetric if setting.symmetric else torch.per_tensor_affine,
         observer_or_fake_quant_ctr=fake.with_args(observer=activation, eps=_EPS),
     )
     weights = QuantizationSpec(

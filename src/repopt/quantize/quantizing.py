@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from repopt.data import DataSet, EvalBatches
 from repopt.device import allow_tf32, environment
 from repopt.files import placing_folder
-from repopt.models import RepGhostNet, RepOptGhostNet, RepVGG, deploy, plain_from_repvgg
+from repopt.models import RepGhostNet, RepOptGhostNet, RepVGG, as_deployed, plain_from_repvgg
 from repopt.quantize.calibration import calibration_batches, trimmed
-from repopt.quantize.onnx_files import need, write_onnx
-from repopt.quantize.ort import OnnxModel, post_training_onnx
-from repopt.quantize.programs import PROGRAM, load_program, save_program
-from repopt.quantize.pt2e import calibrated, quiet_torchao
+from repopt.quantize.onnx_files import write_onnx
+from repopt.quantize.ort import OnnxModel
+from repopt.quantize.programs import load_program, save_program
+from repopt.quantize.ptq import FILES, calibrate_to, check_installed, check_kernels
 from repopt.quantize.qat import EPOCHS, qat_recipe, quantization_aware
 from repopt.quantize.sensitivity import LayerCost, layer_costs
 from repopt.quantize.setting import Int8
@@ -33,7 +33,6 @@ Int8Method = Literal["ptq", "qat"]
 # as it is deployed; with the norms and branches of training; a converted RepVGG with norms put back
 Form = Literal["auto", "deployed", "trained", "plain"]
 
-FILES = {"x86": PROGRAM, "onnxruntime": "model.onnx"}
 _IMAGES_FOR_LAYERS = 500
 _CPU = torch.device("cpu")
 
@@ -70,6 +69,7 @@ class QuantizeJob:
                 raise ValueError(f"{name} is one of {', '.join(map(repr, words))}, not {getattr(self, name)!r}")
         if not isinstance(self.setting, Int8):
             raise TypeError(f"setting is an Int8(...), not {self.setting!r}")
+        check_kernels(self.setting)
         if self.epochs < 1 or not (self.lr is None or self.lr > 0):
             raise ValueError(f"QAT needs an epoch or more and an lr above 0, not {self.epochs} and {self.lr}")
         if self.layers and (self.method, self.setting.backend) != ("ptq", "x86"):
@@ -136,6 +136,7 @@ def quantize_run(
     out: str | Path | None = None,
     device: torch.device | None = None,
     quiet: bool = False,
+    trust: bool = False,
 ) -> Quantized:
     """Quantizes a finished run, evaluates both models on the same data, and writes the INT8 one.
 
@@ -145,12 +146,13 @@ def quantize_run(
         out: a folder that does not exist yet, RUN/int8 unless given.
         device: where QAT and evaluation are computed; ONNX Runtime computes on the CPU.
         quiet: show no progress.
+        trust: as `load_run` takes it.
     """
     run, job, device = Path(run), job or QuantizeJob(), device or _CPU
     out = run / "int8" if out is None else Path(out)
     if out.exists():
         raise ValueError(f"{str(out)!r} already exists: give another --out")
-    prepared = _prepare(run, job)
+    prepared = _prepare(run, job, trust=trust)
     say = Console(stderr=True, quiet=quiet, style="dim", highlight=False).print
     allow_tf32(False)  # both models in float32
     say(f"evaluating the float model on {len(prepared.data.val):,} images")
@@ -164,22 +166,22 @@ def quantize_run(
         say("evaluating the INT8 model")
         after = _int8_accuracy(prepared, file, device)
         record |= {"int8_accuracy": after, "drop": before - after}
-        record |= {"float_bytes": _weight_bytes(deploy(prepared.trained.model)), "int8_bytes": file.stat().st_size}
+        record |= {"float_bytes": _weight_bytes(as_deployed(prepared.trained.model)), "int8_bytes": file.stat().st_size}
         record |= environment(device)
         if job.layers:
             say("measuring every layer")
         costs = _layers(prepared, job.setting) if job.layers else []
         if job.timing:
             say("timing float and INT8")
-        speeds, trouble = _speeds(run, file, prepared.trained, job.timing)
+        speeds, trouble = _speeds(run, file, prepared.trained, job.timing, trust=trust)
         record |= speeds
         _write_record(unfinished, record, costs)
     return Quantized(file=out / file.name, record=record, layers=costs, trouble=trouble)
 
 
-def _prepare(run: Path, job: QuantizeJob) -> _Prepared:
-    trained, recipe = load_run(run), run_recipe(run)
-    _check_installed(job.setting)
+def _prepare(run: Path, job: QuantizeJob, *, trust: bool) -> _Prepared:
+    trained, recipe = load_run(run, trust=trust), run_recipe(run)
+    check_installed(job.setting)
     data = run_data(run, job.data, limit=job.limit)
     batches = calibration_batches(trained, data, job.setting.images)
     form = _auto_form(trained.model, job.method) if job.form == "auto" else job.form
@@ -218,13 +220,10 @@ def _about(run: Path, job: QuantizeJob, prepared: _Prepared) -> dict[str, Any]:
 def _write_int8(prepared: _Prepared, setting: Int8, file: Path, *, device: torch.device, quiet: bool) -> None:
     """Writes the INT8 model: calibrated alone, or trained on by a recipe."""
     model, batches, training = prepared.model, prepared.batches, prepared.training
-    if training is None and setting.backend == "onnxruntime":
-        post_training_onnx(model, batches, setting, file)
-        return
     if training is None:
-        program = calibrated(model.to(device), batches, setting).cpu()
-    else:
-        program = quantization_aware(model, prepared.data, training, setting, device=device, quiet=quiet)
+        calibrate_to(model, batches, setting, file, device)
+        return
+    program = quantization_aware(model, prepared.data, training, setting, device=device, quiet=quiet)
     if setting.backend == "x86":
         save_program(program, file)
     else:
@@ -246,7 +245,7 @@ def shaped(model: nn.Module, form: Form, images: list[Tensor]) -> nn.Module:
         if not isinstance(model, RepVGG):
             raise ValueError(f"the form plain gives a converted RepVGG norms again; this is a {type(model).__name__}")
         return plain_from_repvgg(model, images)
-    return deploy(model)
+    return as_deployed(model)
 
 
 def _auto_form(model: nn.Module, method: Int8Method) -> Form:
@@ -261,7 +260,9 @@ def _layers(prepared: _Prepared, setting: Int8) -> list[LayerCost]:
     return layer_costs(prepared.model.cpu(), prepared.batches, images, setting)
 
 
-def _speeds(run: Path, file: Path, trained: Trained, timing: Timing | None) -> tuple[dict[str, Any], str | None]:
+def _speeds(
+    run: Path, file: Path, trained: Trained, timing: Timing | None, *, trust: bool
+) -> tuple[dict[str, Any], str | None]:
     """The speeds and how they were measured, or why they could not be; the INT8 model is kept either way."""
     columns = ("batch", "size", "threads")
     none = dict.fromkeys((*SPEEDS, "instructions"))
@@ -271,7 +272,7 @@ def _speeds(run: Path, file: Path, trained: Trained, timing: Timing | None) -> t
     measured_on = {f"speed_{name}": getattr(chosen, name) for name in columns}
     measured_on["speed_hardware"] = environment(_CPU)["hardware"]
     try:
-        return {**measured_on, **measure_speed(run, file, chosen)}, None
+        return {**measured_on, **measure_speed(run, file, chosen, trust=trust)}, None
     except RuntimeError as error:
         return {**measured_on, **none}, str(error)
 
@@ -286,9 +287,3 @@ def _write_record(folder: Path, record: dict[str, Any], costs: list[LayerCost]) 
 
 def _weight_bytes(model: nn.Module) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
-
-
-def _check_installed(setting: Int8) -> None:
-    """Now, rather than after minutes of training."""
-    with quiet_torchao():
-        need(*(("onnx", "onnxscript", "onnxruntime") if setting.backend == "onnxruntime" else ("torchao",)))

@@ -17,7 +17,7 @@ CALIBRATORS: Mapping[Backend, Sequence[Calibrator]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Int8:
-    """Symmetric int8 weights, and affine uint8 activations measured on some images.
+    """Symmetric int8 weights, and activations measured on some images: uint8 with a zero point, unless symmetric.
 
     Attributes:
         backend: `x86` (torchao, run by torch.compile on a CPU) or `onnxruntime`.
@@ -25,6 +25,7 @@ class Int8:
         calibrator: how the range of an activation is chosen; the backend's own default unless given.
         images: how many are measured.
         trim: share of them that is left out: those that go furthest beyond the median image's activations.
+        symmetric: int8 activations without a zero point, as TensorRT wants them; half as fine after a ReLU.
 
     Example:
         >>> Int8(weights="tensor").chosen
@@ -36,6 +37,7 @@ class Int8:
     calibrator: Calibrator = "default"
     images: int = 1000
     trim: float = 0.0
+    symmetric: bool = False
 
     def __post_init__(self) -> None:
         known = CALIBRATORS.get(self.backend) if isinstance(self.backend, str) else None

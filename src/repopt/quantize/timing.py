@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from repopt.models import deploy
+from repopt.models import as_deployed
 from repopt.quantize.onnx_files import onnx_runner
 from repopt.quantize.programs import load_program
 from repopt.train.runs import load_run
@@ -53,13 +53,14 @@ class Timing:
                 raise ValueError(f"{name} must be at least 1 while speeds are measured, not {value}")
 
 
-def measure_speed(run: Path, int8: Path, timing: Timing) -> dict[str, Any]:
+def measure_speed(run: Path, int8: Path, timing: Timing, *, trust: bool = False) -> dict[str, Any]:
     """Times a run's model and its INT8 file on this machine's CPU.
 
     Args:
         run: the run folder.
         int8: the file that was written: an INT8 program or an .onnx file.
         timing: on what; its size must be given.
+        trust: as `load_run` takes it.
 
     Returns:
         Images per second by the names in `SPEEDS`, and `instructions` if the CPU's own could not be used.
@@ -69,7 +70,7 @@ def measure_speed(run: Path, int8: Path, timing: Timing) -> dict[str, Any]:
     """
     # -P: nothing is imported from the working directory
     call = [sys.executable, "-P", "-W", "ignore", "-m", "repopt.quantize.timing", str(run), str(int8)]
-    call += [str(number) for number in (timing.size, timing.batch, timing.threads, timing.repeats)]
+    call += [str(number) for number in (timing.size, timing.batch, timing.threads, timing.repeats, int(trust))]
     threaded = {**os.environ, "OMP_NUM_THREADS": str(timing.threads)}
     done, instructions = subprocess.run(call, capture_output=True, text=True, env=threaded), None
     if done.returncode == -signal.SIGILL and _ISA not in os.environ:
@@ -82,13 +83,15 @@ def measure_speed(run: Path, int8: Path, timing: Timing) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def _measure(run: Path, int8: Path, size: int, batch_size: int, threads: int, repeats: int) -> dict[str, float]:
+def _measure(
+    run: Path, int8: Path, size: int, batch_size: int, threads: int, repeats: int, trust: int
+) -> dict[str, float]:
     torch.set_num_threads(threads)
     torch._inductor.config.freezing = True  # folds constants and packs weights, as torchao's kernels need
-    trained = load_run(run)
-    model = deploy(trained.model)
+    trained = load_run(run, trust=bool(trust))
+    model = as_deployed(trained.model)
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(batch_size, trained.config["options"]["in_chans"], size, size, generator=generator)
+    x = torch.randn(batch_size, len(trained.config["mean"]), size, size, generator=generator)
     quantized = onnx_runner(int8) if int8.suffix == ".onnx" else torch.compile(load_program(int8), dynamic=False)
     called = (model, torch.compile(model), quantized)
     timed: dict[str, Callable[[Tensor], Tensor]] = dict(zip(SPEEDS, called, strict=True))
@@ -107,6 +110,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("run", type=Path)
     parser.add_argument("int8", type=Path)
-    for name in ("size", "batch_size", "threads", "repeats"):
+    for name in ("size", "batch_size", "threads", "repeats", "trust"):
         parser.add_argument(name, type=int)
     print(json.dumps(_measure(**vars(parser.parse_args()))))

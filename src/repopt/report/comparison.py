@@ -14,6 +14,7 @@ METHODS: Mapping[str, str] = {
     "dirac": "SGD with Dirac init",
     "repvgg": "RepVGG",
     "qarepvgg": "QARepVGG",
+    "branches": "branches",
     "csla": "CSLA",
     "repopt": "RepOpt",
 }
@@ -134,7 +135,8 @@ def _setting(run: RunRecord) -> str:
     info = run.info
     recipe = {field: value for field, value in run.recipe.items() if field not in _PER_RUN}
     traits = [trait(run) for trait in (*_SUBJECTS, *_SETTINGS)]
-    return _text([info.method, info.data_digest, info.train_images, info.val_images, traits, info.parameters, recipe])
+    given = [info.method, info.options, info.branches, info.parameters]
+    return _text([*given, info.data_digest, info.train_images, info.val_images, traits, recipe])
 
 
 def _labels(runs: Sequence[RunRecord]) -> list[str]:

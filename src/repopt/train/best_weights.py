@@ -11,8 +11,8 @@ BEST = "best.safetensors"
 
 
 def finished_model(subject: Subject) -> nn.Module:
-    """The model that a run leaves behind: the branches of a search and of real CSLA blocks are merged."""
-    if not subject.searching and subject.method != "csla":
+    """The model that a run leaves behind: the branches of a search and of real blocks are merged."""
+    if not subject.searching and subject.method not in ("csla", "branches"):
         return subject.model
     from repopt.surgery.conversion import merge
 

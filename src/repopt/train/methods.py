@@ -5,10 +5,12 @@ sgd         the plain model as it is
 dirac       the plain model, its kernels drawn anew with an identity added, trained as it is
 repvgg      the real multi-branch model, with a norm in each branch; converted afterwards
 qarepvgg    the same, in the form that quantizes better
+branches    the same for any model: its branches built for real, a norm in each; merged afterwards
 csla        the blocks that repopt imagines, built for real: equal to repopt, and slower
 search      the Hyper-Search model
 """
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,18 +23,21 @@ from torch.optim import Optimizer
 
 from repopt import optim
 from repopt.data import DataSet, ImageFiles
+from repopt.models.references import is_reference
 from repopt.optim.attachment import attach_as_is
 from repopt.optim.clipping import clip_grad_norm_
 from repopt.optim.decay import decay_groups
 from repopt.plans.dirac import dirac_init_
 from repopt.plans.planning import Plan, ScalesLike, plan
 from repopt.plans.scales import Scales
+from repopt.train.branch_choice import BranchChoice, as_branches, chosen
 from repopt.train.distributed import World
 from repopt.train.recipe import Recipe, on_cuda_unless_given, optimizer_named
 from repopt.train.step import LR_FACTOR
 
-Method = Literal["repopt", "sgd", "dirac", "repvgg", "qarepvgg", "csla", "search"]
+Method = Literal["repopt", "sgd", "dirac", "branches", "repvgg", "qarepvgg", "csla", "search"]
 METHODS: tuple[Method, ...] = get_args(Method)
+PLANNED: tuple[Method, ...] = ("repopt", "dirac", "branches", "csla", "search")  # those that plan the model's branches
 LEARN = "learn"  # instead of scales: those of a search that is the first part of the same training
 
 
@@ -46,6 +51,9 @@ class Subject:
         plan: the plan of a plain model whose optimizer is re-parameterized.
         kernels: the branch kernels of the imagined blocks, as drawn.
         searching: whether the model is a search model, whose scales are trained.
+        branches: what was planned; None for a method without branches, and where the model declares them itself.
+        scales: those of the plan, where it was given some.
+        left_out: operators that the plan could not hold, with the reason.
     """
 
     method: Method
@@ -53,10 +61,19 @@ class Subject:
     plan: Plan | None = None
     kernels: dict[str, Any] | None = None
     searching: bool = False
+    branches: BranchChoice | None = None
+    scales: Scales | None = None
+    left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def make_subject(
-    method: Method, model: nn.Module, recipe: Recipe, *, scales: ScalesLike | None = None, drawn: bool = True
+    method: Method,
+    model: nn.Module,
+    recipe: Recipe,
+    *,
+    scales: ScalesLike | None = None,
+    drawn: bool = True,
+    branches: BranchChoice | None = None,
 ) -> Subject:
     """Turns a model into what a method trains.
 
@@ -66,21 +83,34 @@ def make_subject(
         recipe: its conventions and seed.
         scales: for `repopt` and `csla`; for `repopt` also `learn`, which begins with a search model, see `frozen`.
         drawn: False where the weights were loaded, so that the Rule of Initialization does not apply.
+        branches: of the methods in `PLANNED`; the model's own unless given, or else `repvgg`.
     """
-    draw = torch.Generator().manual_seed(recipe.seed)
     if scales == LEARN:
         _check_learnable(method, recipe, drawn=drawn)
+    if method not in PLANNED:
+        if branches is not None:
+            raise ValueError(f"the method {method} has no branches to plan: leave --branches out")
+        return Subject(method=method, model=model)
+    branches = chosen(branches, model)
+    bare = plan(model, as_branches(branches))
+    subject = Subject(method=method, model=model, branches=branches, left_out=bare.left_out)
+    draw = torch.Generator().manual_seed(recipe.seed)
     if method == "search" or scales == LEARN:
         from repopt.surgery.conversion import search_model
 
-        searching = search_model(
-            model, plan(model), start=recipe.start, kernel=recipe.kernel, generator=draw, inplace=True
-        )
-        return Subject(method=method, model=searching, searching=True)
-    if method == "dirac" and drawn:
-        dirac_init_(model, plan(model), recipe.kernel, draw)
-    if method not in ("repopt", "csla"):
-        return Subject(method=method, model=model)
+        searching = search_model(model, bare, start=recipe.start, kernel=recipe.kernel, generator=draw, inplace=True)
+        return dataclasses.replace(subject, model=searching, searching=True)
+    if method == "dirac":
+        if drawn:
+            dirac_init_(model, bare, recipe.kernel, draw)
+        return subject
+    if method == "branches":
+        if not drawn:
+            raise ValueError("the method branches draws the kernels of its branches: leave --weights out")
+        from repopt.surgery.conversion import branch_model
+
+        real = branch_model(model, bare, kernel=recipe.kernel, generator=draw, inplace=True)
+        return dataclasses.replace(subject, model=real)
     if scales is None:
         raise ValueError(
             f"the method {method} needs scales: give --scales, a file, 'ones', 'depth' or 'learn', or search some first"
@@ -93,16 +123,17 @@ def make_subject(
         raise ValueError(
             f"real blocks follow both rules: the recipe's rules {recipe.rules!r} are for the method repopt"
         )
-    planned = plan(model, scales=scales)
+    planned = bare.with_scales(scales)
     initialized = drawn and recipe.rules != "iteration"
     kernels = planned.init_(kernel=recipe.kernel, identity=recipe.identity, generator=draw) if initialized else None
+    subject = dataclasses.replace(subject, scales=planned.scales)
     if recipe.rules == "initialization":
-        return Subject(method=method, model=model)
+        return subject
     if method == "csla":
         from repopt.surgery.conversion import csla_model
 
-        return Subject(method=method, model=csla_model(model, planned, kernels, inplace=True))
-    return Subject(method=method, model=model, plan=planned, kernels=kernels)
+        return dataclasses.replace(subject, model=csla_model(model, planned, kernels, inplace=True))
+    return dataclasses.replace(subject, plan=planned, kernels=kernels)
 
 
 def _check_learnable(method: Method, recipe: Recipe, *, drawn: bool) -> None:
@@ -131,7 +162,7 @@ def frozen(subject: Subject, optimizer: Optimizer, scales: Mapping[str, Mapping[
         for name, block in search_blocks(subject.model).items():
             block.take_(scales[name])
     model, _, handle = freeze(subject.model, optimizer)
-    return Subject(method=subject.method, model=model, plan=handle.plan)
+    return dataclasses.replace(subject, model=model, plan=handle.plan, searching=False)
 
 
 def searched_scales(subject: Subject) -> dict[str, dict[str, Tensor]]:
@@ -268,8 +299,10 @@ def counterpart(name: str, method: Method) -> str:
     """The model that a method trains: `repopt_vgg_b1` is `repvgg_b1` with real branches."""
     if method not in METHODS:
         raise ValueError(f"there is no method {method!r}; there is {', '.join(METHODS)}")
+    if is_reference(name) and method in ("repvgg", "qarepvgg"):
+        raise ValueError(f"the method {method} is for repopt's own models, not for {name}: give --method branches")
     real = re.fullmatch(r"(?:qa)?rep(vgg|ghostnet)_(\w+)", name)
-    if real is not None and method in ("repopt", "csla", "search"):
+    if real is not None and method in PLANNED:
         plain, own = f"repopt_{real[1]}_{real[2]}", "qarepvgg" if name.startswith("qa") else "repvgg"
         raise ValueError(f"{name} has real branches: give --model {plain}, and --method {own} to train it with them")
     found = re.fullmatch(r"repopt_(vgg|ghostnet)_(\w+)", name)

@@ -33,6 +33,7 @@ class RunInfo:
     parameters: int
     id: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    branches: str | dict[str, list[str]] | None = None
     limit: int | None = None
     broken: Broken = "raise"
     weights: str | None = None
@@ -144,6 +145,7 @@ class Int8Record:
     int8_bytes: int
     calibrator: str | None = None
     trim: float = 0.0
+    symmetric: bool = False
     float_eager: float | None = None
     float_compiled: float | None = None
     int8: float | None = None

@@ -225,17 +225,18 @@ class Trained:
     config: dict[str, Any]
 
 
-def load_run(folder: str | Path, *, best: bool = False) -> Trained:
+def load_run(folder: str | Path, *, best: bool = False, trust: bool = False) -> Trained:
     """The model of a finished run.
 
     Args:
         folder: the run.
+        trust: import its `package.module:factory`, if it is such a model. It can execute code.
         best: take the weights of the epoch with the highest validation accuracy instead of the last one's.
     """
     folder = Path(folder)
     saved = read_saved(folder)
     read_as(folder / CONFIG, RunConfig)
-    model = create_model(folder).eval()
+    model = create_model(folder, trust=trust).eval()
     if best:
         if not (folder / BEST).exists():
             raise ValueError(
@@ -291,6 +292,7 @@ def evaluate_run(
     sizes: Sequence[int] = (),
     device: str = "auto",
     limit: int | None = None,
+    trust: bool = False,
     best: bool = False,
 ) -> dict[int, Score]:
     """Evaluates a finished run, at one or several sizes of the images.
@@ -301,11 +303,12 @@ def evaluate_run(
         sizes: sides of the images; the run's own unless given.
         device: `auto`, `cpu` or `cuda`.
         limit: keep that many images.
+        trust: as `load_run` takes it.
         best: evaluate the weights of the run's best epoch instead of the last one's.
     """
     if bad := [size for size in sizes if size not in BOUNDS["size"]]:
         raise ValueError(f"the side of the images must be {BOUNDS['size']}, not {bad[0]}")
-    trained, recipe = load_run(folder, best=best), run_recipe(folder)
+    trained, recipe = load_run(folder, best=best, trust=trust), run_recipe(folder)
     found = run_data(folder, data, limit=limit)
     check_data(trained, found)
     with joined(device) as (world, chosen):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import nn
 
 import repopt
 from repopt.data import DataSet, load_data
@@ -18,11 +19,14 @@ from repopt.device import commit, environment
 from repopt.files import write_sealed
 from repopt.models import create_model, list_models
 from repopt.models import load_checkpoint as load_weights
+from repopt.models.references import check_fits, check_trust, is_reference, offered
 from repopt.models.saved import tuples
 from repopt.optim.contract import fingerprint
-from repopt.plans.planning import ScalesLike, plan
+from repopt.plans.planning import ScalesLike
 from repopt.plans.scales import Scales
+from repopt.surgery.blocks import LinearAdditionBlock
 from repopt.train.best_weights import finished_model
+from repopt.train.branch_choice import BranchChoice
 from repopt.train.checkpoint import has_checkpoint, read_origin
 from repopt.train.distributed import World, joined
 from repopt.train.loop import Trainer
@@ -43,7 +47,7 @@ class Job:
 
     Attributes:
         method: one of `METHODS`.
-        model: the name of the plain model.
+        model: the name of the plain model, or a reference such as `timm:resnet18`.
         data: as `load_data` takes it.
         recipe: how.
         scales: of the imagined blocks; `learn` searches them in the first part of the training.
@@ -51,6 +55,8 @@ class Job:
         limit: keep that many images.
         broken: what to do with images that cannot be decoded.
         options: the model's own, such as strides.
+        branches: a preset, or names of branches by regular expression, see `repopt.train.branch_choice`; the model's
+            own unless given, or else `repvgg`.
     """
 
     method: Method
@@ -62,6 +68,7 @@ class Job:
     limit: int | None = None
     broken: Literal["raise", "skip"] = "raise"
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    branches: BranchChoice | None = None
 
 
 def train_run(
@@ -72,6 +79,7 @@ def train_run(
     epochs: int | None = None,
     device: str = "auto",
     quiet: bool = False,
+    trust: bool = False,
 ) -> dict[str, Any]:
     """Trains a job in a run folder, and returns its summary.
 
@@ -82,6 +90,7 @@ def train_run(
         epochs: where a resumed run ends; as many as it was started with unless given.
         device: `auto`, `cpu` or `cuda`.
         quiet: show no progress.
+        trust: import the `package.module:factory` of the run that is resumed, unless the job names the same one.
     """
     out = Path(out)
     job = job if resume else _with_freeze(job)
@@ -92,7 +101,7 @@ def train_run(
             folders.append(RunFolder(out, resume=resume))
             if not resume:
                 return job, None
-            recorded = _recorded(job, out, epochs)
+            recorded = _recorded(job, out, epochs, trust=trust)
             return recorded, _summary_of_finished(out, recorded.recipe.epochs)
 
         # a resumed run's recipe is in its folder, which the first rank alone may see
@@ -125,12 +134,14 @@ def _train(
         asked, job = job.recipe.batch_size, _with_batch(job, data, world)
         say(about_batch(asked, job.recipe, data))
     subject = build(job, data, device)
+    if not resume and not quiet and world.rank == 0:
+        _say_branches(job, subject)
     world.check_alike(_made(data, subject))
     trainer = Trainer(subject, data, job.recipe, folder, device=device, world=world, clock=clock, quiet=quiet)
     info = _info(job, data, subject, device, world)
     if folder is not None:
         if not resume:
-            _write_start(job, folder, info)
+            _write_start(job, subject, folder, info)
         folder.origin = read_origin(folder.path)
     # dropout draws from here: different units on each rank, whatever was drawn above
     torch.manual_seed(job.recipe.seed + world.rank)
@@ -188,18 +199,36 @@ def build(job: Job, data: DataSet, device: torch.device) -> Subject:
             "model.safetensors"
         )
     torch.manual_seed(job.recipe.seed)
-    model = create_model(counterpart(job.model, job.method), kernel=job.recipe.kernel, **_options(job, data))
+    model = _created(job, data)
     if job.weights is not None:
         load_weights(model, job.weights)
     channels_last = on_cuda_unless_given(job.recipe.channels_last, device)
     layout = torch.channels_last if channels_last else torch.contiguous_format
     model = model.to(device=device, memory_format=layout)  # type: ignore[call-overload]
-    return make_subject(job.method, model, job.recipe, scales=job.scales, drawn=job.weights is None)
+    drawn = job.weights is None
+    return make_subject(job.method, model, job.recipe, scales=job.scales, drawn=drawn, branches=job.branches)
+
+
+def _say_branches(job: Job, subject: Subject) -> None:
+    if subject.branches != job.branches:
+        print(f"note: {job.model} declares no branches and gets those of {subject.branches!r}; --branches names others")
+    for name, why in subject.left_out.items():
+        print(f"note: {name} has no branches, since {why}")
+
+
+def _created(job: Job, data: DataSet) -> nn.Module:
+    """The model that the method trains; one of other code is drawn as that code draws it."""
+    name, options = counterpart(job.model, job.method), _options(job, data)
+    if not is_reference(name):
+        return create_model(name, kernel=job.recipe.kernel, **options)
+    model, size = create_model(name, **options), job.recipe.size or data.size
+    check_fits(model, name, shape=(data.channels, size, size), classes=len(data.classes))
+    return model
 
 
 def _given(job: Job) -> dict[str, object]:
     """What a rank was asked for; scales that were read already are compared with the plan."""
-    plain = ("method", "model", "data", "weights", "limit", "broken", "options")
+    plain = ("method", "model", "data", "weights", "limit", "broken", "options", "branches")
     scales = {"scales": job.scales} if isinstance(job.scales, str | Path) else {}
     return {**{name: getattr(job, name) for name in plain}, **scales}
 
@@ -220,9 +249,10 @@ def _made(data: DataSet, subject: Subject) -> dict[str, object]:
     }
 
 
-def _recorded(job: Job, out: Path, epochs: int | None = None) -> Job:
+def _recorded(job: Job, out: Path, epochs: int | None = None, *, trust: bool) -> Job:
     """The job that a run folder was started with, for another number of epochs where that is given."""
     run, recipe = read_info(out), run_recipe(out)
+    check_trust(run.model, out, trust=trust or run.model == job.model)
     recipe = recipe if epochs is None else dataclasses.replace(recipe, epochs=epochs)
     scales = out / "scales.safetensors"
     has_scales = scales.exists() and run.method != "search"
@@ -236,6 +266,7 @@ def _recorded(job: Job, out: Path, epochs: int | None = None) -> Job:
         limit=run.limit,
         broken="skip" if job.broken == "skip" else run.broken,
         options=tuples(run.options),
+        branches=run.branches,
         recipe=recipe,
         weights=weights,
         scales=LEARN if recipe.freeze_at else Scales.load(scales) if has_scales else None,
@@ -266,6 +297,7 @@ def _info(job: Job, data: DataSet, subject: Subject, device: torch.device, world
         "method": job.method,
         "model": job.model,
         "options": job.options,
+        "branches": subject.branches,
         "data": job.data,
         "limit": job.limit,
         "broken": job.broken,
@@ -287,13 +319,10 @@ def _info(job: Job, data: DataSet, subject: Subject, device: torch.device, world
     }
 
 
-def _write_start(job: Job, folder: RunFolder, info: dict[str, Any]) -> None:
+def _write_start(job: Job, subject: Subject, folder: RunFolder, info: dict[str, Any]) -> None:
     folder.write("run.json", {"id": uuid.uuid4().hex, **info})
-    if job.method in ("repopt", "csla") and job.scales != LEARN:
-        planned = plan(create_model(job.model, **job.options), scales=job.scales)
-        if planned.scales is not None:
-            # wherever they were read from, they are at hand to resume with
-            planned.scales.save(folder.path / "scales.safetensors")
+    if subject.scales is not None:  # wherever they were read from, they are at hand to resume with
+        subject.scales.save(folder.path / "scales.safetensors")
     folder.write("recipe.json", dataclasses.asdict(job.recipe))  # last: from now on the folder can be resumed
 
 
@@ -305,7 +334,9 @@ def _save_searched(job: Job, subject: Subject, folder: RunFolder, info: dict[str
 
 def _write_model(job: Job, data: DataSet, trainer: Trainer, folder: RunFolder) -> None:
     """Writes the model, its moving average where there is one, and what it takes to load them."""
+    blocks = [name for name, each in trainer.subject.model.named_modules() if isinstance(each, LinearAdditionBlock)]
     model = finished_model(trainer.subject)
+    biases = [name for name in blocks if model.get_submodule(name).bias is not None]
     if trainer.ema is not None and model is trainer.subject.model:
         write_sealed(folder.path / "model_ema.safetensors", trainer.ema.module.state_dict())
     folder.write(
@@ -313,6 +344,7 @@ def _write_model(job: Job, data: DataSet, trainer: Trainer, folder: RunFolder) -
         {
             "model": counterpart(job.model, job.method),
             "options": _options(job, data),
+            **({"biases": biases} if biases else {}),  # which branches with norms leave behind, where there was none
             "classes": data.classes,
             "mean": data.mean,
             "std": data.std,
@@ -338,5 +370,6 @@ def _check_data(job: Job, data: DataSet, folder: RunFolder | None) -> None:
 
 
 def _options(job: Job, data: DataSet) -> dict[str, Any]:
-    dropout = {} if job.recipe.dropout is None else {"dropout": job.recipe.dropout}
-    return {"num_classes": len(data.classes), "in_chans": data.channels, **dropout, **job.options}
+    named = counterpart(job.model, job.method)
+    known = offered(named, num_classes=len(data.classes), in_chans=data.channels, dropout=job.recipe.dropout)
+    return {**known, **job.options}

@@ -1,0 +1,20 @@
+"""How large a model is: its parameters, and the multiply-adds of one image."""
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+
+def parameters(model: nn.Module) -> int:
+    """How many numbers are trained."""
+    return sum(param.numel() for param in model.parameters())
+
+
+@torch.no_grad()
+def multiply_adds(model: nn.Module, size: int = 224, channels: int = 3) -> int:
+    """Multiply-adds of one image, by torch's counter; a model on the device `meta` computes nothing for it."""
+    device = next(model.parameters()).device
+    with FlopCounterMode(display=False) as counter:
+        model(torch.empty(1, channels, size, size, device=device))
+    total: int = counter.get_total_flops() // 2
+    return total

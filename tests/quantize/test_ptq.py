@@ -1,0 +1,120 @@
+"""INT8 of any module, calibrated on some images."""
+
+import json
+
+import onnx
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import other_nets
+import repopt
+from repopt.cli import main
+from repopt.quantize import Int8, QuantizeJob, load_program, quantize_run
+from repopt.train.runs import evaluate_run
+from settled import settle
+
+X = torch.randn(64, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+ONNX = Int8(backend="onnxruntime")
+
+
+@pytest.fixture
+def net():
+    return settle(other_nets.small())
+
+
+def zero_points(path):
+    """The largest zero point of each quantization in an ONNX file."""
+    graph = onnx.load(path).graph
+    known = {each.name: each for each in graph.initializer}
+    known |= {node.output[0]: node.attribute[0].t for node in graph.node if node.op_type == "Constant"}
+    found = [node.input for node in graph.node if node.op_type in ("QuantizeLinear", "DequantizeLinear")]
+    return [abs(onnx.numpy_helper.to_array(known[names[2]]).astype(int)).max() for names in found if len(names) > 2]
+
+
+def noise(int8, model, images=X):
+    with torch.no_grad():
+        wanted = model.eval()(images)
+        return ((int8(images) - wanted).norm() / wanted.norm()).item()
+
+
+def test_a_module_becomes_an_int8_program_and_a_file(net, tmp_path):
+    before = {key: value.clone() for key, value in net.state_dict().items()}
+    program = repopt.quantize_model(net, [X], tmp_path / "net.safetensors")
+    assert all(torch.equal(before[key], value) for key, value in net.state_dict().items())
+    assert 0 < noise(program, net) < 0.1
+    assert torch.equal(load_program(tmp_path / "net.safetensors")(X), program(X))
+
+
+def test_a_loader_with_labels_calibrates_as_its_images_do_up_to_the_number_asked_for(net):
+    loader = DataLoader(TensorDataset(X, torch.arange(64)), batch_size=16)
+    by_loader, by_images = (
+        repopt.quantize_model(net, batches, setting=Int8(images=24)) for batches in (loader, [X[:16], X[16:24]])
+    )
+    assert torch.equal(by_loader(X), by_images(X))
+
+
+def test_symmetric_activations_have_no_zero_points(net, tmp_path):
+    """Half as fine after a ReLU: some more noise, and not much."""
+    usual, symmetric = (
+        repopt.quantize_model(net, [X], tmp_path / f"{each}.onnx", setting=Int8(backend="onnxruntime", symmetric=each))
+        for each in (False, True)
+    )
+    assert max(zero_points(tmp_path / "False.onnx")) > 0
+    assert len(zero_points(tmp_path / "True.onnx")) > 10
+    assert set(zero_points(tmp_path / "True.onnx")) == {0}
+    assert noise(usual, net) < noise(symmetric, net) < 0.15
+
+
+def test_a_run_is_exported_without_zero_points(trained_run, tmp_path):
+    for flag in ("--symmetric", "--no-symmetric"):
+        words = f"export {trained_run} --format onnx-int8 {flag} --out {tmp_path}/{flag}.onnx"
+        with pytest.raises(SystemExit) as done:
+            main(words.split())
+        assert done.value.code == 0
+    assert set(zero_points(tmp_path / "--symmetric.onnx")) == {0}
+    assert max(zero_points(tmp_path / "--no-symmetric.onnx")) > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"path": "net.onnx"}, r"x86 writes a \.safetensors file"),
+        ({"setting": ONNX}, r"onnxruntime writes a \.onnx file"),
+        ({"setting": "int8"}, "setting is an Int8"),
+        ({"setting": Int8(symmetric=True)}, "x86 kernels"),
+        ({"batches": []}, "at least one image"),
+        ({"batches": ["a"]}, "batches must hold tensors"),
+        ({"model": "net"}, "takes a model"),
+    ],
+)
+def test_what_cannot_be_quantized_is_a_sentence(net, options, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((ValueError, TypeError), match=words):
+        repopt.quantize_model(**{"model": net, "batches": [X], **options})
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_resnet_that_knows_the_digits_still_knows_them_in_int8(tmp_path):
+    """By each backend, with zero points and without: within a point."""
+    pytest.importorskip("timm")
+    run = tmp_path / "run"
+    words = "train --model timm:resnet18 --method sgd --data digits --epochs 4 --warmup-epochs 1 --device cpu --quiet"
+    with pytest.raises(SystemExit):
+        main([*words.split(), "--out", str(run)])
+    (score,) = evaluate_run(run, device="cpu").values()
+    assert score.accuracy > 90
+    settings = {
+        "x86": Int8(),
+        "onnx": ONNX,
+        "symmetric": Int8(backend="onnxruntime", symmetric=True),
+    }
+    drops = {}
+    for name, setting in settings.items():
+        done = quantize_run(run, QuantizeJob(setting=setting), out=run / name, quiet=True)
+        assert done.record["float_accuracy"] == pytest.approx(score.accuracy)
+        drops[name] = done.record["drop"]
+    print(json.dumps({"float": score.accuracy, "drops": drops}))
+    assert max(drops.values()) <= 1
+    assert set(zero_points(run / "symmetric" / "model.onnx")) == {0}
