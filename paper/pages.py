@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from paper import library, measured
+from paper import library, measured, worth_figures
 from paper.claims import Which, read_claims
 from paper.jobs import Scope
 from paper.panels import step_costs
@@ -166,7 +166,7 @@ def pages() -> list[Path]:
 
 
 def draw_figures(results: Path = RESULTS) -> None:
-    """Draws the figures of appendix E, and what a step costs.
+    """Draws the figures of appendix E, of what the method is worth, and of what a step costs.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -174,6 +174,9 @@ def draw_figures(results: Path = RESULTS) -> None:
     rows = read_rows(results / "figureE.csv")
     for kind, svg in (drawings(rows) if rows else {}).items():
         (ROOT / "docs" / "figures" / f"figureE-{kind}.svg").write_text(svg)
+    rows = read_rows(results / "where.csv")
+    for kind, svg in (worth_figures.drawings(rows) if rows else {}).items():
+        (ROOT / "docs" / "figures" / f"worth-{kind}.svg").write_text(standing_alone(svg))
     steps = matching(read_rows(results / "bench_step.csv"), model="repopt_vgg_b1", **_SHOWN_STEPS)
     if steps:
         (ROOT / "docs" / "figures" / "step-cost.svg").write_text(standing_alone(step_costs(_step_ratios(steps))))

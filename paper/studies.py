@@ -25,7 +25,7 @@ _NOT_SEARCHED = "not searched"  # the constants that a search starts from
 _OTHERS: _Ways = {AGAIN: {"scales": SEARCHED_AGAIN}, _NOT_SEARCHED: {"scales": "depth"}}
 
 _SOURCES = {**{data: {"scales": hyper_search(data=data)} for data in ("cifar100", "imagenette", "digits")}, **_OTHERS}
-# {size and target: sources}; the paper has B1, and docs/results.md says why A0
+# {size and target: sources}; the paper has B1, and docs/paper-tables.md says why A0
 _TRAINED = {
     ("a0", "imagenette"): list(_SOURCES),
     ("a0", "cifar100"): [source for source in _SOURCES if source != AGAIN],

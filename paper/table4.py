@@ -64,7 +64,7 @@ def _tried(line: Line) -> str:
 TABLE4 = Table(
     title="Table 4: optimizers and ablations",
     keys=("optimizer", "model", "init", "rate", "seed"),
-    # B1, which the paper has, and A0, for which docs/results.md has the reason
+    # B1, which the paper has, and A0, for which docs/paper-tables.md has the reason
     trainings=[
         training
         for size, (name, (_, how)) in product(("b1", "a0"), _OPTIMIZERS.items())

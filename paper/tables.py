@@ -19,7 +19,7 @@ from repopt.device import commit, environment
 from repopt.files import append_csv, are_some_of
 from repopt.train.loop import DivergedError
 
-# {what a user types: where it is declared}, in the order of docs/results.md
+# {what a user types: where it is declared}, in the order of docs/paper-tables.md
 NAMES = {
     **{"table2": "table2:TABLE2", "table3": "table2:TABLE3", "table4": "table4:TABLE4"},
     **{"table4_cpu": "evidence:TABLE4_CPU", "where": "evidence:WHERE", "one_run": "evidence:ONE_RUN"},

@@ -12,6 +12,10 @@ from paper.tables import NAMES
 PAGES = [str(path.relative_to(ROOT)) for path in pages()]
 
 
+# {page: placeholders that it has at the least}
+MEASURED = {"paper-tables.md": 30, "results.md": 9}
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_snippet_runs(page, tmp_path, monkeypatch):
     """Those of one page in one namespace."""
@@ -47,19 +51,21 @@ def test_a_placeholder_within_a_sentence_does_not_begin_a_line(page):
         assert not line.startswith("<!--=") or re.fullmatch(r"<!--= table\(.*\) -->", line), line
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if (RESULTS / f"{name}.csv").exists()])
 def test_other_numbers_in_the_rows_are_other_numbers_on_the_page(name, tmp_path):
-    page = (ROOT / "docs" / "results.md").read_text()
+    page = "".join((ROOT / "docs" / each).read_text() for each in MEASURED)
     results = shutil.copytree(RESULTS, tmp_path / "results")
     changed = results / f"{name}.csv"
     changed.write_text(re.sub(r"(?<=,)\d+\.\d{2,}(?=,)", "7.7777", changed.read_text()))
     assert fill(page, results) != page
 
 
-def test_no_number_that_was_measured_is_written_by_hand(tmp_path):
+@pytest.mark.parametrize(("name", "numbers"), MEASURED.items())
+def test_no_number_that_was_measured_is_written_by_hand(name, numbers, tmp_path):
     """Without rows there is none on the page."""
-    page = fill((ROOT / "docs" / "results.md").read_text(), tmp_path)
-    assert page.count("(not measured yet)") > 30
+    page = fill((ROOT / "docs" / name).read_text(), tmp_path)
+    page = re.sub(r"https?:\S+", "", page)
+    assert page.count("(not measured yet)") >= numbers
     assert not re.findall(r"\d\.\d\d", re.sub(r"```.*?```", "", page, flags=re.DOTALL))
 
 

@@ -18,12 +18,22 @@ from paper.workshop import Workshop, _name
 from repopt.files import append_csv, are_some_of
 from repopt.plans.scales import Scales
 
-FULL = Scope(cifar100=Path("cifar"), imagenette=Path("imagenette"), authors=Path("authors"), seeds=(0,))
+FULL = Scope(
+    cifar100=Path("cifar"), imagenette=Path("imagenette"), mini64=Path("mini"), authors=Path("authors"), seeds=(0,)
+)
 # of the others rows are timed, quantized or analyzed, which needs real runs
 TRAINED = ("zoo", "conventions", "constants", "a0", "table4", "table5", "table6", "tableB", "tableD")
+TRAINED += ("table4_cpu", "where", "one_run", "best", "decay", "adamw")
 # the rows that are measured for real, of tables that differ in what they do with a run
 MEASURED = {"zoo": "*vgg*", "figureE": "*", "multipliers": "*", "table2": "*", "table3": "*"}
-MEASURED |= {"table4": "SGD, RepVGG*", "table8": "repopt*", "tableB": "[as]*", "tableC": "*"}
+MEASURED |= {
+    "int8_mini": "Dirac*",
+    "adamw": "AdamW*",
+    "table4": "SGD, RepVGG*",
+    "table8": "repopt*",
+    "tableB": "[as]*",
+    "tableC": "*",
+}
 
 
 def trained(workshop):
@@ -39,7 +49,8 @@ class Drafts(Workshop):
         if out.exists():
             return out
         with torch.device("meta"):
-            plan = repopt.plan(repopt.create_model(job.model, num_classes=10, **job.options), scales=job.scales)
+            scales = None if job.scales == "learn" else job.scales
+            plan = repopt.plan(repopt.create_model(job.model, num_classes=10, **job.options), scales=scales)
         assert (job.method == "repopt") == (job.scales is not None)
         assert plan.operators
         out.mkdir(parents=True)
@@ -60,8 +71,8 @@ class Drafts(Workshop):
             Scales({name: {**each, **identities.get(name, {})} for name, each in found.items()}).save(
                 out / "scales.safetensors"
             )
-        elif job.scales is not None:
-            job.scales.save(out / "scales.safetensors")
+        elif scales is not None:
+            scales.save(out / "scales.safetensors")
         return out
 
 
@@ -101,7 +112,7 @@ def test_equal_batches_are_equal_and_trained_at_the_recipes_size(drafts):
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_a_quick_table_is_measured_once_and_shown(name, workshop, tmp_path, capsys):
-    if name == "table8":
+    if name in ("table8", "int8_mini"):
         pytest.importorskip("torchao", reason="needs the extra int8")
     made, path, only = table_named(name), tmp_path / f"{name}.csv", MEASURED[name]
     assert reproduce(made, QUICK, workshop, path, only) == []

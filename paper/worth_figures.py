@@ -1,0 +1,77 @@
+"""The figures of docs/results.md: what each way to train reaches, and where re-parameterization gains on others."""
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from paper.evidence import WHERE
+from paper.view import Gap, Record, difference, groups, matching, mean, values
+from repopt.report.figures import GRID, INK, MARKERS, SERIES, key, new_figure, to_svg
+
+_SHOWN = {"model": "repopt_vgg_b0", "share": "100%", "epochs": "15"}
+_OURS, _OTHERS = "RepOpt, searched", ("plain SGD", "Dirac", "RepVGG")
+
+
+def drawings(rows: Sequence[Record]) -> dict[str, str]:
+    """{name of a file: figure}."""
+    lines = {way: _shown(matching(rows, **_SHOWN, way=way)) for way in WHERE.order["way"]}
+    found = {way: _mean_and_error(line) for way, line in lines.items() if line}
+    return {"ways": _accuracies(found), "where": _gains([*_cells(rows)])}
+
+
+def _shown(rows: Sequence[Record]) -> Sequence[Record]:
+    """The rows of the learning rate that seed 0 chooses."""
+    return WHERE.at_best(rows) if rows else []
+
+
+def _mean_and_error(rows: Sequence[Record]) -> tuple[float, float]:
+    """Over the seeds; the error is the standard one of the mean, 0 for a single seed."""
+    found = values(rows)
+    error = statistics.stdev(found) / math.sqrt(len(found)) if len(found) > 1 else 0.0
+    return mean(rows), error
+
+
+def _cells(rows: Sequence[Record]) -> Iterator[tuple[float, Mapping[str, Gap]]]:
+    """For each model, share of the data and length: accuracy on training images, and what ours has more than others."""
+    for cell in groups(rows, "model", "share", "epochs").values():
+        lines = {way: _shown(matching(cell, way=way)) for way in (_OURS, *_OTHERS)}
+        gaps = {way: difference(lines[_OURS], lines[way]) for way in _OTHERS}
+        known = {way: gap for way, gap in gaps.items() if gap is not None and gap.error is not None}
+        if known:
+            yield mean(lines[_OURS], "train_accuracy"), known
+
+
+def _accuracies(found: Mapping[str, tuple[float, float]]) -> str:
+    """A dot with its standard error for each way, the best on top."""
+    figure, axes = new_figure(width=560, height=60 + 30 * len(found))
+    axes.grid(visible=False, axis="y")
+    axes.grid(axis="x", color=GRID, linewidth=0.6)
+    ordered = sorted(found.items(), key=lambda each: each[1])
+    for height, (way, (accuracy, error)) in enumerate(ordered):
+        colour = SERIES[0] if way.startswith("RepOpt") else SERIES[1]
+        axes.errorbar(accuracy, height, xerr=error, color=colour, marker="o", markersize=7, capsize=4, linewidth=2)
+        axes.annotate(
+            f"{accuracy:.1f}", (accuracy, height), (0, 7), textcoords="offset points", ha="center", fontsize=11
+        )
+    axes.set_yticks(range(len(ordered)), [way for way, _ in ordered])
+    axes.set_ylim(-0.6, len(ordered) - 0.3)
+    axes.set_xlabel("accuracy (%)")
+    return to_svg(figure, "Accuracy of RepOpt-VGG-B0 on mini-ImageNet after 15 epochs, by the way it is trained")
+
+
+def _gains(cells: Sequence[tuple[float, Mapping[str, Gap]]]) -> str:
+    """What RepOpt has more than others, over its accuracy on training images, with standard errors."""
+    figure, axes = new_figure(width=560, height=340)
+    axes.axhline(0, color=INK, linewidth=1)
+    for series, way in enumerate(_OTHERS):
+        for trained, gaps in cells:
+            if way in gaps:
+                gap = gaps[way]
+                look: dict[str, Any] = {"marker": MARKERS[series][0], "color": SERIES[series]}
+                axes.errorbar(trained, gap.mean, yerr=gap.error, markersize=7, capsize=4, linewidth=2, **look)
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("RepOpt's accuracy on training images (%)")
+    axes.set_ylabel("points that RepOpt is ahead")
+    key(axes, [f"of {way}" for way in _OTHERS])
+    return to_svg(figure, "Points that RepOpt is ahead of plain SGD, Dirac and RepVGG, over its training accuracy")
