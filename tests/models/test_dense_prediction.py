@@ -68,6 +68,7 @@ def check_attached_step(model, loss_of):
     plan = repopt.plan(model)
     plan = plan.with_scales(mixed_sign_scales(plan))
     optimizer = torch.optim.SGD(repopt.decay_groups(model, 0.0), lr=0.1)
+    plan.init_()
     repopt.attach(optimizer, plan)
     loss_of(model).backward()
     multipliers = {f"{name}.weight": plan.multiplier(name).dense() for name in plan.operators}
@@ -192,8 +193,9 @@ def test_frozen_stages_of_a_detector_stay_and_the_others_train():
     frozen = {name: each for name, each in model.named_parameters() if ".stage0." in name or ".stage1." in name}
     for param in frozen.values():
         param.requires_grad_(False)
-    before = copy.deepcopy(model.state_dict())
     plan = repopt.plan(model, scales="ones")
+    plan.init_()
+    before = copy.deepcopy(model.state_dict())
     optimizer = torch.optim.SGD(repopt.decay_groups(model, 1e-4), lr=0.01, momentum=0.9)
     repopt.attach(optimizer, plan)
     detection_loss(model).backward()
@@ -208,6 +210,7 @@ def test_norms_may_be_synchronized_after_the_attachment():
     model = detector()
     plan = repopt.plan(model, scales="ones")
     optimizer = torch.optim.SGD(repopt.decay_groups(model, 1e-4), lr=0.01)
+    plan.init_()
     repopt.attach(optimizer, plan)
     held = {id(param) for group in optimizer.param_groups for param in group["params"]}
     model = nn.SyncBatchNorm.convert_sync_batchnorm(model)

@@ -74,7 +74,7 @@ def test_norms_synchronized_over_ranks_are_folded_as_well(name):
 
 def test_what_cannot_be_folded_is_said():
     model = repopt.create_model("repopt_vgg_nano")
-    with pytest.raises(ValueError, match=r"give deploy\(repopt.merge\(model\)\)"):
+    with pytest.raises(ValueError, match=r"give repopt.merge\(model\)"):
         deploy(repopt.search_model(model, repopt.plan(model)))
     for name in ("repopt_vgg_nano", "qarepvgg_nano"):
         model = repopt.create_model(name)

@@ -21,6 +21,7 @@ OTHER = {
     "epochs": 3,
     "batch_size": 8,
     "lr": 0.2,
+    "scale_lr": 2.0,
     "lr_batch": 8,
     "warmup_epochs": 1,
     "warmup_lr": 0.01,

@@ -86,7 +86,7 @@ def test_stopped_before_at_and_after_the_handover_and_resumed_the_run_ends_with_
 def test_killed_inside_the_handover_and_resumed_the_run_ends_with_the_same_bits(tmp_path):
     way = ["train", *TINY, "--scales", "learn", "--freeze-at", "0.5"]
     whole, out = finished(*way, out=tmp_path / "whole"), tmp_path / "killed"
-    for moment in ("freeze", "attach"):
+    for moment in ("freeze", "attach_as_is"):
         prepare = partial(interrupt_in, moment, signal.SIGKILL)
         resume = ["--resume"] * out.exists()
         program = Program(*way, "--out", out, *resume, log=tmp_path / "log", prepare=prepare, killed=True)
