@@ -29,7 +29,7 @@ BEGUN = ("table4_cpu", "where", "int8_mini")
 MEASURED = {"zoo": "*vgg*", "figureE": "*", "multipliers": "*", "table2": "*", "table3": "*"}
 MEASURED |= {
     "int8_mini": "Dirac*",
-    "adamw": "AdamW*",
+    "adamw": "*, AdamW, *",
     "table4": "SGD, RepVGG*",
     "table8": "repopt*",
     "tableB": "[as]*",
@@ -137,6 +137,8 @@ def test_a_table_is_shown_where_a_training_diverged(tmp_path):
     """Whichever line it was."""
     for name in TRAINED:
         made, lines = table_named(name), read_rows(RESULTS / f"{name}.csv")
+        if not lines:
+            continue  # nothing of it is measured yet
         for number in range(0, len(lines), 7):
             lost = {column: value if column in made.keys else "" for column, value in lines[number].items()}
             lines[number] = {**lost, "outcome": "the loss was not finite at step 3"}
