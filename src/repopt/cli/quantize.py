@@ -31,6 +31,7 @@ def quantize(
     out: Path | None = None,
     epochs: int = EPOCHS,
     lr: float | None = None,
+    multipliers: bool = False,
     limit: int | None = None,
     layers: bool = False,
     speed: bool = True,
@@ -64,6 +65,7 @@ def quantize(
         out: a new folder, RUN/int8 unless given.
         epochs: of qat.
         lr: of qat; a hundredth of the run's unless given.
+        multipliers: of qat: multiply gradients as the run's own training did.
         limit: keep that many images, for a quick try.
         layers: measure every layer on its own too, all weights, all inputs, and the noise along the depth; for ptq by
             x86.
@@ -87,6 +89,7 @@ def quantize(
         limit=limit,
         epochs=epochs,
         lr=lr,
+        multipliers=multipliers,
         layers=layers,
         timing=Timing(batch=speed_batch, size=speed_size, threads=threads) if speed else None,
     )

@@ -13,6 +13,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from repopt.data import DataSet
+from repopt.plans.planning import Plan
 from repopt.quantize.pt2e import convert, prepare
 from repopt.quantize.setting import Int8
 from repopt.train.loop import Trainer
@@ -42,7 +43,14 @@ def qat_recipe(trained_by: Recipe, *, epochs: int = EPOCHS, lr: float | None = N
 
 
 def quantization_aware(
-    model: nn.Module, data: DataSet, recipe: Recipe, setting: Int8, *, device: torch.device, quiet: bool = False
+    model: nn.Module,
+    data: DataSet,
+    recipe: Recipe,
+    setting: Int8,
+    *,
+    device: torch.device,
+    plan: Plan | None = None,
+    quiet: bool = False,
 ) -> GraphModule:
     """Trains with the rounding in place, and returns the INT8 program, on the CPU.
 
@@ -52,10 +60,20 @@ def quantization_aware(
         recipe: how, as `qat_recipe` gives it.
         setting: of INT8; activations are measured by moving averages whatever its calibrator.
         device: where.
+        plan: of the model, to multiply gradients as in its training; they are left as they are unless given.
         quiet: show no progress.
     """
     size = recipe.size or data.size
     example = torch.zeros(2, data.channels, size, size)
     prepared = prepare(copy.deepcopy(model).to(device), example, setting, training=True)
-    Trainer(Subject(method="sgd", model=prepared), data, recipe, None, device=device, quiet=quiet).fit()
+    subject = Subject(method="sgd", model=prepared, plan=None if plan is None else _carried(plan, prepared))
+    Trainer(subject, data, recipe, None, device=device, quiet=quiet).fit()
     return convert(prepared.cpu())
+
+
+def _carried(plan: Plan, program: nn.Module) -> Plan:
+    """The plan on the weights of a program, which has no modules: on a copy of the model that holds these weights."""
+    carrier, weights = copy.deepcopy(plan.model), dict(program.named_parameters())
+    for name in plan.operators:
+        carrier.get_submodule(name).weight = weights[f"{name}.weight"]
+    return plan.on(carrier)

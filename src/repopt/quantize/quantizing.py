@@ -14,6 +14,7 @@ from repopt.data import DataSet, EvalBatches
 from repopt.device import allow_tf32, environment
 from repopt.files import placing_folder
 from repopt.models import RepGhostNet, RepOptGhostNet, RepVGG, as_deployed, plain_from_repvgg
+from repopt.plans.planning import Plan, plan
 from repopt.quantize.calibration import calibration_batches, trimmed
 from repopt.quantize.onnx_files import write_onnx
 from repopt.quantize.ort import OnnxModel
@@ -23,6 +24,7 @@ from repopt.quantize.qat import EPOCHS, qat_recipe, quantization_aware
 from repopt.quantize.sensitivity import LayerCost, layer_costs
 from repopt.quantize.setting import Int8
 from repopt.quantize.timing import SPEEDS, Timing, measure_speed
+from repopt.train.branch_choice import as_branches, chosen
 from repopt.train.distributed import World
 from repopt.train.recipe import Recipe
 from repopt.train.records import read_info
@@ -49,6 +51,7 @@ class QuantizeJob:
         limit: keep that many images of the data.
         epochs: of QAT.
         lr: of QAT; a hundredth of the run's unless given.
+        multipliers: of QAT: multiply gradients as the run's own training did.
         layers: measure every layer on its own too, for PTQ by x86.
         timing: how to time float eager, float compiled and INT8 on this CPU; not at all unless given.
     """
@@ -60,6 +63,7 @@ class QuantizeJob:
     limit: int | None = None
     epochs: int = EPOCHS
     lr: float | None = None
+    multipliers: bool = False
     layers: bool = False
     timing: Timing | None = None
 
@@ -72,6 +76,8 @@ class QuantizeJob:
         check_kernels(self.setting)
         if self.epochs < 1 or not (self.lr is None or self.lr > 0):
             raise ValueError(f"QAT needs an epoch or more and an lr above 0, not {self.epochs} and {self.lr}")
+        if self.multipliers and self.method != "qat":
+            raise ValueError("multipliers are for the training of QAT: give --method qat as well")
         if self.layers and (self.method, self.setting.backend) != ("ptq", "x86"):
             raise ValueError("layers are measured for PTQ by x86 alone: leave --layers out")
         if self.setting.trim and self.method == "qat":
@@ -109,6 +115,7 @@ class _Prepared:
         form: the one that is quantized.
         model: in that form.
         training: the recipe of QAT, None for PTQ.
+        plan: of the model, where QAT is to multiply its gradients.
     """
 
     trained: Trained
@@ -118,6 +125,7 @@ class _Prepared:
     form: Form
     model: nn.Module
     training: Recipe | None
+    plan: Plan | None
 
     def accuracy(self, model: nn.Module, device: torch.device) -> float:
         """Of the float model or the INT8 one, in float32 outside of it."""
@@ -194,7 +202,19 @@ def _prepare(run: Path, job: QuantizeJob, *, trust: bool) -> _Prepared:
         form=form,
         model=model,
         training=qat_recipe(recipe, epochs=job.epochs, lr=job.lr) if job.method == "qat" else None,
+        plan=_plan_of(run, model, form) if job.multipliers else None,
     )
+
+
+def _plan_of(run: Path, model: nn.Module, form: Form) -> Plan:
+    """The plan that a run was trained with, on its model."""
+    info, scales = read_info(run), run / "scales.safetensors"
+    if info.method != "repopt" or form != "trained" or not scales.exists():
+        raise ValueError(
+            f"{str(run)!r} is a run of {info.method}, to be quantized in its {form} form: multipliers are for a run of "
+            "repopt, in the form that it was trained in"
+        )
+    return plan(model, as_branches(chosen(info.branches, model)), scales=scales)
 
 
 def _about(run: Path, job: QuantizeJob, prepared: _Prepared) -> dict[str, Any]:
@@ -209,6 +229,7 @@ def _about(run: Path, job: QuantizeJob, prepared: _Prepared) -> dict[str, Any]:
         "method": job.method,
         "qat_epochs": training and training.epochs,
         "qat_lr": training and training.lr,
+        "multipliers": job.multipliers if training else None,
         **asdict(job.setting),
         "calibrator": None if training else job.setting.chosen,
         "form": prepared.form,
@@ -223,7 +244,8 @@ def _write_int8(prepared: _Prepared, setting: Int8, file: Path, *, device: torch
     if training is None:
         calibrate_to(model, batches, setting, file, device)
         return
-    program = quantization_aware(model, prepared.data, training, setting, device=device, quiet=quiet)
+    how: dict[str, Any] = {"device": device, "plan": prepared.plan, "quiet": quiet}
+    program = quantization_aware(model, prepared.data, training, setting, **how)
     if setting.backend == "x86":
         save_program(program, file)
     else:

@@ -1,0 +1,48 @@
+"""Quantization-aware training with the gradients multiplied, as the run's own training had them."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+import repopt
+from made_up import small_job
+from repopt.data import load_data
+from repopt.quantize import QuantizeJob, quantize_run
+from repopt.train.recipe import demo
+from repopt.train.training import train_run
+
+pytest.importorskip("torchao", reason="needs the extra int8")
+
+from repopt.quantize.qat import qat_recipe, quantization_aware
+from repopt.quantize.setting import Int8
+
+
+def weights_after(lr, scale=None):
+    """A convolution in front of a frozen classifier, after QAT."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 3, bias=False), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10)
+    )
+    net[4].requires_grad_(False)
+    plan = None if scale is None else repopt.plan(net, {"^0$": [repopt.Conv(3)]}, scales={"0": {"conv3x3": scale}})
+    recipe = dataclasses.replace(qat_recipe(demo(), epochs=1, lr=lr), batch_size=16, lr_batch=16, weight_decay=0.0)
+    data = load_data("digits", limit=64)
+    program = quantization_aware(net, data, recipe, Int8(), device=torch.device("cpu"), plan=plan, quiet=True)
+    return next(each for name, each in program.state_dict().items() if each.ndim == 4)
+
+
+def test_a_multiplier_of_four_is_four_times_the_learning_rate():
+    once, four_times = weights_after(0.01), weights_after(0.04)
+    assert not torch.equal(once, four_times)
+    torch.testing.assert_close(weights_after(0.01, scale=2.0), four_times)
+
+
+def test_multipliers_are_for_the_training_of_a_repopt_run(tmp_path):
+    with pytest.raises(ValueError, match="give --method qat as well"):
+        QuantizeJob(multipliers=True)
+    run = tmp_path / "run"
+    train_run(dataclasses.replace(small_job(), method="sgd", scales=None), run, device="cpu", quiet=True)
+    with pytest.raises(ValueError, match="multipliers are for a run of repopt"):
+        quantize_run(run, QuantizeJob(method="qat", multipliers=True, epochs=1), quiet=True)
