@@ -219,14 +219,29 @@ _ORT: list[tuple[Any, int]] = [*product(("channel", "tensor"), (100, 1000))]
 
 def _quantized(training: Training, scope: Scope, seed: int, workshop: Workshop) -> Lines:
     """A line for each setting of ONNX Runtime; one by torchao for the first seed."""
-    run = training.run(scope, seed, workshop, weights=True)
     settings = [Int8(backend="onnxruntime", weights=by, images=images) for by, images in _ORT]
-    settings = [*settings, *([Int8()] if seed == scope.seeds[0] else [])]
-    lines = []
-    for setting in [Int8(backend="onnxruntime", images=16)] if scope.quick else settings:
+    settings += [Int8()] if seed == scope.seeds[0] else []
+    quick = [Int8(backend="onnxruntime", images=16)]
+    jobs = [QuantizeJob(setting=setting, limit=scope.limit) for setting in (quick if scope.quick else settings)]
+    return _records(jobs, training, scope, seed, workshop)
+
+
+def _trained_on(training: Training, scope: Scope, seed: int, workshop: Workshop) -> Lines:
+    """QAT without and with the multipliers."""
+    jobs = [
+        QuantizeJob(method="qat", epochs=1 if scope.quick else 2, multipliers=multipliers, limit=scope.limit)
+        for multipliers in (False, True)
+    ]
+    return _records(jobs, training, scope, seed, workshop)
+
+
+def _records(
+    jobs: Sequence[QuantizeJob], training: Training, scope: Scope, seed: int, workshop: Workshop
+) -> list[dict[str, Any]]:
+    run, lines = training.run(scope, seed, workshop, weights=True), []
+    for job in jobs:
         with TemporaryDirectory() as folder, workshop.sharing():
             at: dict[str, Any] = {"out": Path(folder, "int8"), "device": workshop.chosen_device}
-            job = QuantizeJob(setting=setting, limit=scope.limit)
             lines.append(quantize_run(run, job, quiet=workshop.quiet, **at).record)
     return lines
 
@@ -251,5 +266,25 @@ INT8 = Table(
             for by, images in _ORT
         ),
         int8_column("torchao, per-channel weights", backend="x86"),
+    ],
+)
+
+QAT = Table(
+    title="QAT with and without the multipliers",
+    keys=("way", "model", "seed"),
+    trainings=[
+        *_trainings({"RepOpt, searched": {**_WAYS["RepOpt, searched"], "measure": _trained_on}}, _mini64(40), (0.1,)),
+    ],
+    figures=(
+        *("multipliers", "weights", "qat_epochs", "qat_lr", "form", "float_accuracy", "int8_accuracy", "drop"),
+        *("val_images", "epochs", "kernel", *ENVIRONMENT),
+    ),
+    by=("multipliers",),
+    columns=[
+        "multipliers",
+        SEEDS,
+        text("qat_epochs", "epochs of QAT"),
+        accuracy("float", "float_accuracy"),
+        int8_column("INT8"),
     ],
 )

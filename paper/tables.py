@@ -24,6 +24,7 @@ NAMES = {
     **{"table2": "table2:TABLE2", "table3": "table2:TABLE3", "table4": "table4:TABLE4"},
     **{"table4_cpu": "evidence:TABLE4_CPU", "where": "evidence:WHERE", "one_run": "evidence:ONE_RUN"},
     **{"best": "evidence:BEST", "decay": "evidence:DECAY", "adamw": "evidence:ADAMW", "int8_mini": "evidence:INT8"},
+    "qat_mini": "evidence:QAT",
     **{"constants": "studies:CONSTANTS", "multipliers": "scale_figures:MULTIPLIERS", "a0": "studies:A0"},
     **{"table5": "studies:TABLE5", "table6": "studies:TABLE6", "tableB": "studies:TABLE_B"},
     **{"figureE": "scale_figures:FIGURE_E", "table8": "table8:TABLE8", "tableC": "table8:TABLE_C"},

@@ -29,6 +29,7 @@ BEGUN = ("table4_cpu", "where", "int8_mini")
 MEASURED = {"zoo": "*vgg*", "figureE": "*", "multipliers": "*", "table2": "*", "table3": "*"}
 MEASURED |= {
     "int8_mini": "Dirac*",
+    "qat_mini": "*",
     "adamw": "*, AdamW, *",
     "table4": "SGD, RepVGG*",
     "table8": "repopt*",
@@ -113,7 +114,7 @@ def test_equal_batches_are_equal_and_trained_at_the_recipes_size(drafts):
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_a_quick_table_is_measured_once_and_shown(name, workshop, tmp_path, capsys):
-    if name in ("table8", "int8_mini"):
+    if name in ("table8", "int8_mini", "qat_mini"):
         pytest.importorskip("torchao", reason="needs the extra int8")
     made, path, only = table_named(name), tmp_path / f"{name}.csv", MEASURED[name]
     assert reproduce(made, QUICK, workshop, path, only) == []
