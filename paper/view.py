@@ -151,7 +151,7 @@ def render(view: View, rows: Sequence[Record]) -> str:
 
     def place(rows: Sequence[Record]) -> list[float]:
         listed = [texts.index(rows[0][column]) for column, texts in order.items()]
-        return [*listed, -mean(rows) if view.best_first else 0]
+        return [*listed, -mean(view.at_best(rows)) if view.best_first else 0]
 
     for tried in sorted(groups(wanted, *view.by).values() if view.by else [[row] for row in wanted], key=place):
         if shown := view.at_best(tried):
