@@ -63,7 +63,7 @@ def seconds(costs: Sequence[Cost], extent: Extent) -> float:
 
 
 def fitted(costs: Sequence[Cost], wanted: Extent, minutes: float) -> Extent:
-    """The largest extent that fits: with fewer epochs, down to a tenth; then with fewer seeds; then with fewer epochs still.
+    """The largest extent that fits: fewer epochs, down to a tenth of them; then fewer seeds; then fewer epochs still.
 
     One epoch and one seed remain, however few the minutes are.
     """

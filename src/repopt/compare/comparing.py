@@ -51,22 +51,23 @@ def prepared(
         device: where.
         say: prints a note.
     """
-    int8, writing = _int8(study, data, say)
     costs = dict[str, Cost]()
     for way in study.ways:
         try:
-            job = study.job(way, study.rates[0], 0)
-            costs[way.name] = tried(job, data, device, loading=loading, int8=int8, writing=writing)
+            costs[way.name] = tried(study.job(way, study.rates[0], 0), data, device, loading=loading)
         except (ValueError, TypeError) as error:
             if fixed or way.method == "sgd":  # which any model can be trained by: the model or the data is at fault
                 raise
             say(f"{way.name} is left out, since {error}")
+    int8, writing = _int8(study, data, say)
+    for name, cost in costs.items():
+        costs[name] = replace(cost, seed=0.0 if int8 is None else cost.seed + writing)
     extent = study.extent if minutes is None else fitted(list(costs.values()), study.extent, minutes)
     chosen = Chosen(
         methods=tuple(costs),
         epochs=extent.epochs,
         seeds=extent.seeds,
-        int8=None if int8 is None else int8.backend,
+        int8=int8,
         minutes=seconds(list(costs.values()), extent) / 60,
     )
     if minutes is not None and extent != study.extent:
@@ -85,18 +86,18 @@ def _about_extent(wanted: Extent, chosen: Chosen, minutes: float) -> str:
     return f"{' and '.join(less)}, {fits} {minutes:g} minutes: --minutes gives it more"
 
 
-def _int8(study: Study, data: DataSet, say: Say) -> tuple[Int8 | None, float]:
-    """How to quantize, and the seconds that a file takes; None where it cannot be done, which is said."""
+def _int8(study: Study, data: DataSet, say: Say) -> tuple[Backend | None, float]:
+    """The backend, and the seconds that writing a file takes; None where there is none, which is said."""
     trouble = ""
     for backend in _BACKENDS:
+        setting = Int8(backend=backend)
         try:
-            check_installed(Int8(backend=backend))
+            check_installed(setting)
         except ImportError as error:
             trouble = trouble or str(error)
             continue
         try:
-            job = study.job(study.ways[0], study.rates[0], 0)
-            return Int8(backend=backend), seconds_to_write(job, data, Int8(backend=backend))
+            return backend, seconds_to_write(study.job(study.ways[0], study.rates[0], 0), data, setting)
         except Exception as error:  # of exporters, which raise anything
             trouble = f"{study.model} cannot be quantized ({str(error).partition(chr(10))[0]})"
     say(f"INT8 is left out: {trouble}")

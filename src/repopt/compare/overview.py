@@ -30,10 +30,10 @@ def table_of(measured: Sequence[Measured]) -> tuple[list[str], list[list[str]]]:
 
 def notes_of(study: Study, measured: Sequence[Measured]) -> list[str]:
     """How the figures came about."""
-    few = measured[0].val_images
+    images, seeds, epochs = measured[0].val_images, counted(study.seeds, "seed"), counted(study.recipe.epochs, "epoch")
     notes = [
-        f"Accuracy in percent on {few:,} validation images, the mean over {counted(study.seeds, 'seed')} ± its standard error; "
-        f"{counted(study.recipe.epochs, 'epoch')} each, by the same recipe. train/s and infer/s are images per second."
+        f"Accuracy in percent on {images:,} validation images, the mean over {seeds} ± its standard error; "
+        f"{epochs} each, by the same recipe. train/s and infer/s are images per second."
     ]
     if len(study.rates) > 1:
         tried = "; ".join(f"{each.name}: {_rates(each)}" for each in measured)

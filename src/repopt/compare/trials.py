@@ -25,7 +25,7 @@ _CALIBRATED = 2.0  # times an evaluated image: all activations are kept
 _SAVING = 0.5  # seconds for the files of a run
 
 
-def tried(job: Job, data: DataSet, device: torch.device, *, loading: float, int8: Int8 | None, writing: float) -> Cost:
+def tried(job: Job, data: DataSet, device: torch.device, *, loading: float) -> Cost:
     """Takes a few steps of a job, and extrapolates.
 
     Args:
@@ -33,8 +33,6 @@ def tried(job: Job, data: DataSet, device: torch.device, *, loading: float, int8
         data: its data.
         device: where.
         loading: seconds that it takes to load the data, as every run does.
-        int8: how it is quantized; None if it is not.
-        writing: seconds that it takes to write an INT8 file.
     """
     torch.compiler.reset()  # as each run compiles its own
     gc.collect()
@@ -45,21 +43,26 @@ def tried(job: Job, data: DataSet, device: torch.device, *, loading: float, int8
     step = _seconds_of_a_step(trainer)
     image = _FORWARD * step / recipe.batch_size
     evaluations = -(-recipe.epochs // recipe.eval_every) / recipe.epochs  # of an epoch
-    quantized = 0.0 if int8 is None else _CALIBRATED * min(int8.images, len(data.train)) + 2 * len(data.val)
+    quantized = _CALIBRATED * min(Int8().images, len(data.train)) + 2 * len(data.val)  # images
     return Cost(
         start=loading + ready + _SAVING,
         epoch=len(trainer.batches) * step + evaluations * len(data.val) * image,
-        seed=0.0 if int8 is None else writing + quantized * image,
+        seed=quantized * image,
         once=INFERENCE_IMAGES * image + (0.0 if device.type == "cpu" else ready),
     )
 
 
 def _seconds_of_a_step(trainer: Trainer) -> float:
-    taken, start = 0, time.perf_counter()
-    while taken < _ENOUGH_STEPS and time.perf_counter() - start < _ENOUGH_SECONDS:
-        take_steps(trainer, 2)
-        taken += 2
-    return (time.perf_counter() - start) / taken
+    """By steps in one go: each start fills the queue of the processes that decode images."""
+    once = _timed(trainer, 2) / 2
+    steps = int(min(_ENOUGH_STEPS, max(2, _ENOUGH_SECONDS / once)))
+    return _timed(trainer, steps) / steps
+
+
+def _timed(trainer: Trainer, steps: int) -> float:
+    start = time.perf_counter()
+    take_steps(trainer, steps)
+    return time.perf_counter() - start
 
 
 def seconds_to_write(job: Job, data: DataSet, int8: Int8) -> float:
