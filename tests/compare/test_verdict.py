@@ -4,20 +4,8 @@ import math
 
 import pytest
 
-from repopt.compare.verdict import Measured, best_rate, is_noise, ranked, sentences, standard_error
-
-
-def way(name, *accuracies, int8=(), images=10_000, diverged=0):
-    first = accuracies[0] if accuracies else None
-    return Measured(
-        name=name,
-        rates={0.1: first},
-        lr=0.1,
-        accuracies=accuracies,
-        diverged=diverged,
-        int8=int8,
-        val_images=images,
-    )
+from made_up import measured_way as way
+from repopt.compare.verdict import best_rate, is_noise, ranked, sentences, standard_error
 
 
 @pytest.mark.parametrize(

@@ -84,4 +84,4 @@ def _epochs(costs: Sequence[Cost], seeds: int, rates: int, minutes: float) -> in
 def shortened(recipe: Recipe, epochs: int) -> Recipe:
     """The recipe for another number of epochs; the warm-up keeps its share where there are fewer."""
     share = min(1.0, epochs / recipe.epochs)
-    return replace(recipe, epochs=epochs, warmup_epochs=recipe.warmup_epochs * share)
+    return replace(recipe, epochs=epochs, warmup_epochs=round(recipe.warmup_epochs * share, 3))
