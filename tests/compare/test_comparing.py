@@ -136,6 +136,32 @@ def test_a_network_of_ones_own_is_compared_with_real_branches(tmp_path, monkeypa
     assert "1 instead of 120 epochs and 1 instead of 3 seeds" in capsys.readouterr().out.replace("\n", " ")
 
 
+def test_a_training_that_diverges_is_said_and_not_tried_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = [
+        "compare",
+        "--data",
+        "fake:64,4,16",
+        "--methods",
+        "sgd",
+        "--seeds",
+        "2",
+        "--epochs",
+        "2",
+        "--lr",
+        "1e30",
+        "--device",
+        "cpu",
+        "--out",
+        "x",
+    ]
+    for count in (1, 0):
+        run(*words)
+        said = capsys.readouterr().out
+        assert said.count("not finite") == count
+        assert "Every training diverged: give a lower --lr." in said
+
+
 def test_a_column_without_figures_is_left_out():
     heads, rows = table_of([way("sgd", 80.0), way("dirac", diverged=1)])
     assert heads == ["method", "lr", "accuracy"]

@@ -6,7 +6,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from rich.console import Console
 
 from repopt.cli.output import Device, model_options, table
@@ -90,7 +89,8 @@ def compare(
         options=options,
         branches=planned,
     )
-    given = {"--epochs": epochs, "--limit": limit, "--branches": branches}
+    where = None if device == "auto" else device
+    given = {"--epochs": epochs, "--limit": limit, "--branches": branches, "--device": where}
     flags = [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
     flags += ["--warmup-epochs", f"{base.warmup_epochs:g}"] if epochs is not None else []
     flags += ["--model-args", *model_args] if model_args else []
@@ -137,7 +137,6 @@ def run_study(
         ):
             if note:
                 say(f"note: {note}")
-        torch.manual_seed(0)
         chosen = prepared(
             study,
             data,
@@ -159,10 +158,13 @@ def run_study(
     record = as_record(study, spent, found, command)
     with replacing(out / "compare.json") as path:
         path.write_text(json.dumps(record, indent=2) + "\n")
+    page = _write_page(study, out, found, command) if command else "no page: every training diverged"
     if as_json:
         print(json.dumps(record, indent=2))
-        return 0
-    _print(study, out, found, command, spent)
+    else:
+        _print(found, command)
+        print(f"time: {spent['this_time']:.1f} minutes, estimated {spent['estimate']:.1f}")
+        print(f"figures: {out / 'compare.json'}\n{page}")
     return 0
 
 
@@ -200,7 +202,7 @@ def _estimate(study: Study, chosen: Chosen) -> str:
     )
 
 
-def _print(study: Study, out: Path, found: list[Measured], command: str, minutes: dict[str, float]) -> None:
+def _print(found: list[Measured], command: str) -> None:
     heads, rows = table_of(found)
     shown = table(*heads)
     for row in rows:
@@ -211,16 +213,10 @@ def _print(study: Study, out: Path, found: list[Measured], command: str, minutes
         console.print(sentence, markup=False)
     if command:
         print(f"\nTo train the best in full:\n{command}\n")
-    print(f"time: {minutes['this_time']:.1f} minutes, estimated {minutes['estimate']:.1f}")
-    print(f"figures: {out / 'compare.json'}")
-    try:
-        print(f"page: {_write_page(study, out, found, command)}")
-    except ImportError as error:
-        print(f"no page: {error}")
 
 
-def _write_page(study: Study, out: Path, found: list[Measured], command: str) -> Path:
-    """The page, with the runs at the rates that were chosen below."""
+def _write_page(study: Study, out: Path, found: list[Measured], command: str) -> str:
+    """Writes the page, with the runs at the chosen rates below; returns what to say of it."""
     from repopt.report.page import Overview, write_report
 
     heads, rows = table_of(found)
@@ -230,4 +226,7 @@ def _write_page(study: Study, out: Path, found: list[Measured], command: str) ->
     runs = [run_folder(out, each.name, each.lr, seed) for each in found for seed in range(study.seeds)]
     finished = [run for run in runs if (run / "summary.json").exists()]
     title = f"{study.model} on {study.data}: which way to train it?"
-    return write_report(finished, out / "compare.html", title=title, overview=overview)
+    try:
+        return f"page: {write_report(finished, out / 'compare.html', title=title, overview=overview)}"
+    except ImportError as error:
+        return f"no page: {error}"
