@@ -6,6 +6,7 @@ from paper.jobs import Scope, Training
 from paper.tables import Table
 from paper.view import number
 from paper.workshop import FIGURES
+from repopt.compare.verdict import Measured
 from repopt.train.recipe import demo
 from repopt.train.training import Job
 
@@ -44,3 +45,17 @@ def small_job(*, epochs=1, images=32, **recipe):
     """Plain SGD on noise, by the recipe `demo` but for these fields."""
     fields = {"batch_size": 16, "lr_batch": 16, "warmup_epochs": 0, "eval_every": 1, "epochs": epochs, **recipe}
     return Job(method="sgd", model="repopt_vgg_nano", data=f"fake:{images},4,16", recipe=replace(demo(), **fields))
+
+
+def measured_way(name, *accuracies, int8=(), images=10_000, diverged=0):
+    """What a comparison measured of one way, seed by seed."""
+    first = accuracies[0] if accuracies else None
+    return Measured(
+        name=name,
+        rates={0.1: first},
+        lr=0.1,
+        accuracies=accuracies,
+        diverged=diverged,
+        int8=int8,
+        val_images=images,
+    )

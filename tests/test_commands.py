@@ -1,6 +1,7 @@
 """The training commands, run as the real program."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,7 +9,6 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from repopt.cli import main
-from repopt.cli.demo import _averages
 from repopt.plans.scales import Scales
 from train.program import heard as repopt
 
@@ -70,21 +70,14 @@ def test_the_demo_tells_the_whole_story(tmp_path):
     (tmp_path / "runs" / "demo").mkdir(parents=True)
     done = repopt("demo", "--epochs", 1, "--seeds", 1, "--quiet", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "all equal" in done.stdout.replace("\n", "").replace("  ", " ")
-    for method in ("plain SGD", "plain SGD, He init", "RepVGG", "RepOpt, searched scales"):
-        assert method in done.stdout
-    assert done.stdout.strip().splitlines()[-1] == f"report: {tmp_path / 'runs' / 'demo-2' / 'report.html'}"
-    assert (tmp_path / "runs" / "demo-2" / "report.html").exists()
+    assert "all equal" in done.stdout
+    for method in ("sgd", "dirac", "repopt", "repvgg"):
+        assert f" {method} " in done.stdout
+    page = Path("runs", "demo-2", "compare.html")
+    assert done.stdout.strip().splitlines()[-1] == f"page: {page}"
+    assert (tmp_path / page).exists()
     refused = repopt("demo", "--seeds", 0, cwd=tmp_path)
     assert (refused.returncode, "seeds must be at least 1" in refused.stderr) == (2, True)
-
-
-def test_the_demo_averages_over_seeds():
-    runs = [
-        {"val_accuracy": accuracy, "images_per_second": 1e3, "seconds": {"train": 2.0}} for accuracy in (90.0, 92.0)
-    ]
-    assert _averages(runs) == ("91.00 ± 1.41", "1,000", "2.0 s")
-    assert _averages(runs[:1])[0] == "90.00"
 
 
 def test_what_ships_is_listed(tmp_path):

@@ -40,7 +40,7 @@ LAYERS = [
     {"verification.cases", "bench"},
     {"quantize"},
     {"export"},
-    {"report"},
+    {"report", "compare"},
     {"cli"},
     {"__main__"},
 ]

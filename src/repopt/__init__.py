@@ -36,8 +36,8 @@ __version__ = "0.1.0"
 
 # packages that can be reached as attributes, without an import of their own
 _ROOMS = (
-    *("algebra", "bench", "data", "export", "models", "optim", "plans", "quantize", "report", "surgery", "train"),
-    "verification",
+    *("algebra", "bench", "compare", "data", "export", "models", "optim", "plans", "quantize", "report", "surgery"),
+    *("train", "verification"),
 )
 
 # public name -> the module that has it

@@ -14,7 +14,14 @@ TIMINGS = 3  # their median counts
 
 
 def inference_speed(
-    model: nn.Module, *, batch_size: int, size: int, precision: Precision, device: torch.device, steps: int
+    model: nn.Module,
+    *,
+    batch_size: int,
+    size: int,
+    precision: Precision,
+    device: torch.device,
+    steps: int,
+    channels: int = 3,
 ) -> float:
     """Images per second of a model, the median of three timings; compiled on CUDA, as in training.
 
@@ -25,6 +32,7 @@ def inference_speed(
         precision: bf16 converts the weights; tf32 computes in it where the device can.
         device: where.
         steps: in each timing.
+        channels: of the images.
     """
     if steps < 1:
         raise ValueError(f"steps must be at least 1, not {steps}")
@@ -36,7 +44,7 @@ def inference_speed(
     torch.backends.cudnn.benchmark = True  # as in training, and whatever ran in this process before
     layout = torch.channels_last if cuda else torch.contiguous_format
     model = model.eval().to(device=device, dtype=dtype, memory_format=layout)  # type: ignore[call-overload]
-    images = torch.randn(batch_size, 3, size, size, device=device, dtype=dtype).to(memory_format=layout)
+    images = torch.randn(batch_size, channels, size, size, device=device, dtype=dtype).to(memory_format=layout)
     torch.compiler.reset()
     called = torch.compile(model) if cuda else model
     with torch.inference_mode():

@@ -99,9 +99,9 @@ def _measured(job: Job, data: DataSet, steps: int, device: torch.device, first: 
     subject = build(job, data, device)
     trainer = Trainer(subject, data, job.recipe, None, device=device)
     start = time.perf_counter()
-    _take(trainer, _WARM)
+    take_steps(trainer, _WARM)
     warm = time.perf_counter()
-    _take(trainer, steps)
+    take_steps(trainer, steps)
     speed = steps * job.recipe.batch_size / (time.perf_counter() - warm)
     return TrainCost(
         model=job.model,
@@ -114,7 +114,8 @@ def _measured(job: Job, data: DataSet, steps: int, device: torch.device, first: 
     )
 
 
-def _take(trainer: Trainer, steps: int) -> None:
+def take_steps(trainer: Trainer, steps: int) -> None:
+    """Takes so many steps, and waits for the device."""
     epoch = taken = 0
     while taken < steps:
         for pixels, labels in trainer.batches.pixels(epoch):

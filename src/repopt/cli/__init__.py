@@ -21,7 +21,11 @@ Command = Callable[..., int]
 
 # what a user types -> the function, and what `repopt --help` says of it: the first line of its docstring
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "demo": ("demo:tell", "Check the equality, search scales, train four ways, and write a report: minutes on a CPU."),
+    "demo": ("demo:tell", "Check the equality, and compare four methods on handwritten digits: minutes on a CPU."),
+    "compare": (
+        "compare:compare",
+        "Train a network by several methods, and see which is best: accuracy, INT8, speed, memory.",
+    ),
     "search": ("search:search", "Hyper-Search: find a model's scales on a small data set."),
     "train": ("train:train", "Train a model by one of the methods."),
     "eval": ("evaluate:evaluate", "Evaluate a finished run, also on other data or at other resolutions."),

@@ -1,27 +1,16 @@
-"""`repopt demo`: everything on data that ships with the package, in minutes on two CPU cores."""
+"""`repopt demo`: the equality, and a comparison on data that ships with the package, in minutes on two CPU cores."""
 
-import statistics
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from repopt.algebra.csla import Convention
-from repopt.train.methods import Method
+from repopt.cli.compare import check_request, run_study
+from repopt.compare.budget import shortened
+from repopt.compare.study import Study, two_rates
+from repopt.compare.ways import chosen_ways, shipped_scales
 from repopt.train.recipe import demo
-from repopt.train.training import Job, train_run
 from repopt.verification.cases import run_matrix
 
-# what is compared, each with the same data, recipe and seeds
-_COMPARED: tuple[tuple[str, Method, Convention], ...] = (
-    ("plain SGD", "sgd", "authors"),
-    ("plain SGD, He init", "sgd", "paper"),
-    ("RepVGG", "repvgg", "authors"),
-    ("RepOpt, searched scales", "repopt", "authors"),
-)
+_COMPARED = ("sgd", "dirac", "repopt", "repvgg")
 
 
 def tell(
@@ -29,71 +18,44 @@ def tell(
     model: str = "repopt_vgg_nano",
     seeds: int = 3,
     epochs: int = demo().epochs,
+    minutes: float = 2.0,
     quiet: bool = False,
 ) -> int:
-    """Check the equality, search scales, train four ways, and write a report: minutes on a CPU.
+    """Check the equality, and compare four methods on handwritten digits: minutes on a CPU.
 
     Example: repopt demo --seeds 1
 
     Args:
         out: folder of the runs; if it is taken, the next free name.
         model: the plain model.
-        seeds: of each training.
+        seeds: of each method.
         epochs: of each training.
-        quiet: show no progress.
+        minutes: that the comparison may take: epochs are lowered to fit, then seeds.
+        quiet: print the result alone.
     """
-    if seeds < 1:
-        raise ValueError(f"seeds must be at least 1, not {seeds}")
-    base = Job(method="search", model=model, data="digits", recipe=replace(demo(), epochs=epochs))
+    check_request(seeds=seeds, minutes=minutes)
+    recipe = shortened(demo(), epochs)
+    study = Study(
+        model=model,
+        data="digits",
+        ways=chosen_ways(model, _COMPARED, default=shipped_scales(model, changed=False) or "depth"),
+        recipe=recipe,
+        rates=two_rates(recipe.lr),
+        seeds=seeds,
+    )
+    equal = _show_equality()
     folder = next(path for path in _names(out) if not path.exists())
-    console = Console()
-    equal = _show_equality(console)
-    console.print(f"2. Hyper-Search of {model} on digits.")
-    search = train_run(base, folder / "search", quiet=quiet)
-    console.print(f"   accuracy {search['val_accuracy']:.2f} in {search['seconds']['train']:.0f} s of training.")
-    console.print(f"3. {len(_COMPARED)} trainings with the same data, recipe and {seeds} seed(s).")
-    table = Table("method", "accuracy", "images/s", "time")
-    for name, method, kernel in _COMPARED:
-        scales = folder / "search" / "scales.safetensors" if method == "repopt" else None
-        recipes = [replace(base.recipe, seed=seed, kernel=kernel) for seed in range(seeds)]
-        jobs = [replace(base, method=method, recipe=recipe, scales=scales) for recipe in recipes]
-        outs = [folder / f"{method}-{kernel}-{seed}" for seed in range(seeds)]
-        runs = [train_run(job, path, quiet=quiet) for job, path in zip(jobs, outs, strict=True)]
-        table.add_row(name, *_averages(runs))
-    console.print(table)
-    _write_page(folder, console)
+    run_study(study, folder, minutes=minutes, fixed=True, device="auto", quiet=quiet)
     return 0 if equal else 1
 
 
-def _show_equality(console: Console) -> bool:
+def _show_equality() -> bool:
     rows = [row for row in run_matrix(steps=10) if row.report.exact]
     equal = all(row.passed for row in rows)
     worst = max(row.report.worst for row in rows)
-    console.print(
-        f"1. The equality: {len(rows)} real blocks trained beside re-parameterized operators, "
-        f"{'all equal' if equal else 'NOT EQUAL'}, worst difference {worst:.1e}."
-    )
+    print(f"{len(rows)} real blocks trained beside re-parameterized operators:")
+    print(f"{'all equal' if equal else 'NOT EQUAL'}, worst difference {worst:.1e}")
     return equal
-
-
-def _averages(summaries: list[dict[str, Any]]) -> tuple[str, str, str]:
-    """Mean accuracy with its deviation, images per second, and seconds."""
-    accuracies = [summary["val_accuracy"] for summary in summaries]
-    deviation = f" ± {statistics.stdev(accuracies):.2f}" if len(accuracies) > 1 else ""
-    speed = statistics.mean(summary["images_per_second"] for summary in summaries)
-    seconds = statistics.mean(summary["seconds"]["train"] for summary in summaries)
-    return f"{statistics.mean(accuracies):.2f}{deviation}", f"{speed:,.0f}", f"{seconds:.1f} s"
-
-
-def _write_page(folder: Path, console: Console) -> None:
-    runs = sorted(path for path in folder.iterdir() if (path / "recipe.json").exists())
-    try:
-        from repopt.report import write_report
-
-        page = write_report(runs, folder / "report.html", title="repopt demo")
-        console.print(f"report: {page.resolve()}", soft_wrap=True)
-    except ImportError as error:
-        console.print(f"no report: {error}")
 
 
 def _names(out: Path) -> Iterator[Path]:

@@ -40,13 +40,35 @@ class SearchedScales:
     cost: float
 
 
-def write_report(runs: Sequence[str | Path], out: str | Path, *, title: str | None = None) -> Path:
+@dataclass(frozen=True, kw_only=True)
+class Overview:
+    """What a comparison puts at the head of its page.
+
+    Attributes:
+        sentences: what the figures say.
+        heads: of the table; the first column is text, the others are numbers.
+        rows: of the table.
+        notes: how it was measured.
+        command: what to run next.
+    """
+
+    sentences: Sequence[str]
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str]
+    command: str
+
+
+def write_report(
+    runs: Sequence[str | Path], out: str | Path, *, title: str | None = None, overview: Overview | None = None
+) -> Path:
     """Writes one HTML page, which needs no network and no other file, about a run or a comparison of runs.
 
     Args:
         runs: the folders of the runs.
         out: the page's path; what is there is replaced.
         title: the headline; what was run on what unless given.
+        overview: what stands above the runs.
 
     Returns:
         The page's path.
@@ -64,14 +86,14 @@ def write_report(runs: Sequence[str | Path], out: str | Path, *, title: str | No
         raise ValueError(f"the run {twice[0]!r} is given twice: name each folder once")
     if out.is_dir():
         raise ValueError(f"{str(out)!r} is a folder: name the page's file, as {str(out / 'report.html')!r}")
-    text = render([read_run(folder) for folder in runs], title)
+    text = render([read_run(folder) for folder in runs], title, overview)
     out.parent.mkdir(parents=True, exist_ok=True)
     with replacing(out) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
     return out
 
 
-def render(runs: Iterable[RunRecord], title: str | None = None) -> str:
+def render(runs: Iterable[RunRecord], title: str | None = None, overview: Overview | None = None) -> str:
     """The page's text."""
     groups = group_runs(runs)
     ordered = [run for group in groups for run in group.runs]
@@ -79,6 +101,7 @@ def render(runs: Iterable[RunRecord], title: str | None = None) -> str:
     page = _environment().get_template("page.html")
     return page.render(
         title=title,
+        overview=overview,
         groups=groups,
         runs=ordered,
         methods={group.method: METHODS.get(group.method, group.method) for group in groups},

@@ -1,0 +1,232 @@
+"""`repopt compare`: which way to train a network is best."""
+
+import json
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from repopt.cli.output import Device, model_options, table
+from repopt.compare.budget import shortened
+from repopt.compare.comparing import Say, measured, prepared, run_folder, within
+from repopt.compare.overview import as_record, command_of, counted, notes_of, table_of
+from repopt.compare.settings import Chosen, read_chosen, write_chosen
+from repopt.compare.study import Study, two_rates
+from repopt.compare.verdict import Measured, sentences
+from repopt.compare.ways import chosen_ways, shipped_scales
+from repopt.data import load_data
+from repopt.device import chosen_device
+from repopt.files import replacing
+from repopt.train.auto_recipe import auto_recipe
+from repopt.train.branch_choice import read_choice
+from repopt.train.notes import about_auto, about_batch, about_split
+from repopt.train.recipe import load_recipe
+
+_MINUTES = 10.0  # where neither minutes nor epochs are given
+
+
+def compare(
+    *,
+    model: str = "repopt_vgg_nano",
+    model_args: tuple[str, ...] = (),
+    branches: str | None = None,
+    data: str = "digits",
+    methods: tuple[str, ...] = (),
+    scales: str | None = None,
+    seeds: int = 3,
+    epochs: int | None = None,
+    minutes: float | None = None,
+    lr: tuple[float, ...] = (),
+    recipe: str = "auto",
+    out: Path = Path("runs/compare"),
+    limit: int | None = None,
+    device: Device = "auto",
+    quiet: bool = False,
+    json: bool = False,
+) -> int:
+    """Train a network by several methods, and see which is best: accuracy, INT8, speed, memory.
+
+    Example: repopt compare --model timm:resnet18 --data photos --minutes 30
+
+    Says how long it will take before it starts. Interrupted, the same command goes on.
+
+    Args:
+        model: the plain model: a name of `repopt list`, timm:NAME, torchvision:NAME, or package.module:factory for
+            one of your own.
+        model_args: arguments of the model, as key=value: numbers, true, false or text.
+        branches: of the imagined and the real blocks: repvgg, acnet, or a .toml file, see docs/models.md.
+        data: the path of a folder, digits, cifar10:PATH, cifar100:PATH or fake:N,C,SIZE.
+        methods: those that fit the model unless given: sgd, dirac, repopt, repopt:depth, repopt:ones, repopt:learn,
+            branches (for any model), repvgg, qarepvgg (for models of repopt).
+        scales: of the method repopt: a file, a shipped name, ones, depth or learn; those that ship for the model unless
+            given, else depth.
+        seeds: of each method.
+        epochs: of each training; the recipe's unless given.
+        minutes: that all may take: epochs are lowered to fit, then seeds. 10 unless these or --epochs are given.
+        lr: one learning rate for all; the better of two for each method unless given.
+        recipe: auto (follows the number and size of the images), a name, or a .toml file.
+        out: the folder of runs, page and figures; one that was interrupted goes on.
+        limit: use only that many images, for a quick try.
+        device: auto is CUDA if there is one.
+        quiet: print the result alone.
+        json: print JSON instead of the table.
+    """
+    check_request(seeds=seeds, minutes=minutes, lr=lr)
+    options, planned = model_options(model_args), read_choice(branches)
+    base = auto_recipe(data, limit=limit) if recipe == "auto" else load_recipe(recipe)
+    base = base if epochs is None else shortened(base, epochs)
+    shipped = shipped_scales(model, changed=bool(options) or planned is not None)
+    study = Study(
+        model=model,
+        data=data,
+        ways=chosen_ways(model, methods, scales, shipped or "depth"),
+        recipe=base if not lr else replace(base, lr=lr[0]),
+        rates=lr or two_rates(base.lr),
+        seeds=seeds,
+        limit=limit,
+        options=options,
+        branches=planned,
+    )
+    where = None if device == "auto" else device
+    given = {"--epochs": epochs, "--limit": limit, "--branches": branches, "--device": where}
+    flags = [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
+    flags += ["--warmup-epochs", f"{base.warmup_epochs:g}"] if epochs is not None else []
+    flags += ["--model-args", *model_args] if model_args else []
+    budget = _MINUTES if minutes is None and epochs is None else minutes
+    return run_study(
+        study,
+        out,
+        minutes=budget,
+        fixed=bool(methods),
+        named=recipe,
+        flags=flags,
+        device=device,
+        quiet=quiet,
+        as_json=json,
+    )
+
+
+def run_study(
+    study: Study,
+    out: Path,
+    *,
+    minutes: float | None,
+    fixed: bool,
+    device: Device,
+    named: str = "auto",
+    flags: list[str] | None = None,
+    quiet: bool = False,
+    as_json: bool = False,
+) -> int:
+    """Estimates, trains, measures and prints; `repopt demo` does the same on digits."""
+    start, chosen_on = time.perf_counter(), chosen_device(device)
+    read_chosen(out, {})  # before anything is loaded
+    data = load_data(study.data, size=study.recipe.size, limit=study.limit)
+    loading = time.perf_counter() - start
+    say = _speaker(quiet=quiet or as_json)
+    request = {**study.as_json(), "minutes": minutes, "data_digest": data.digest}
+    asked, study = study, _with_batch(study, len(data.train))
+    chosen = read_chosen(out, request)
+    if chosen is None:
+        for note in (
+            about_auto(study.recipe) if named == "auto" else None,
+            about_split(data),
+            about_batch(asked.recipe.batch_size, study.recipe, data),
+        ):
+            if note:
+                say(f"note: {note}")
+        chosen = prepared(
+            study,
+            data,
+            loading=loading,
+            minutes=minutes,
+            fixed=fixed,
+            device=chosen_on,
+            say=lambda note: say(f"note: {note}"),
+        )
+        write_chosen(out, request, chosen)
+    else:
+        say(f"going on with the comparison in {out}")
+    study = within(study, chosen)
+    say(_estimate(study, chosen))
+    began = time.perf_counter()
+    found = measured(study, out, val_images=len(data.val), int8=chosen.int8, device=chosen_on, say=say)
+    spent = {"estimate": chosen.minutes, "this_time": (time.perf_counter() - began) / 60}
+    command = command_of(asked, named, flags or [], found)
+    record = as_record(study, spent, found, command)
+    with replacing(out / "compare.json") as path:
+        path.write_text(json.dumps(record, indent=2) + "\n")
+    page = _write_page(study, out, found, command) if command else "no page: every training diverged"
+    if as_json:
+        print(json.dumps(record, indent=2))
+    else:
+        _print(found, command)
+        print(f"time: {spent['this_time']:.1f} minutes, estimated {spent['estimate']:.1f}")
+        print(f"figures: {out / 'compare.json'}\n{page}")
+    return 0
+
+
+def check_request(*, seeds: int, minutes: float | None, lr: tuple[float, ...] = ()) -> None:
+    if seeds < 1:
+        raise ValueError(f"--seeds must be at least 1, not {seeds}")
+    if minutes is not None and not 0 < minutes < math.inf:
+        raise ValueError(f"--minutes must be more than 0, not {minutes:g}")
+    if len(lr) > 1:
+        raise ValueError(
+            f"--lr takes one learning rate, not {' '.join(f'{rate:g}' for rate in lr)}: leave it out, and each method "
+            "takes the better of two"
+        )
+
+
+def _speaker(*, quiet: bool) -> Say:
+    def say(line: str) -> None:
+        if not quiet:
+            print(line, flush=True)
+
+    return say
+
+
+def _with_batch(study: Study, images: int) -> Study:
+    return replace(study, recipe=replace(study.recipe, batch_size=min(study.recipe.batch_size, images)))
+
+
+def _estimate(study: Study, chosen: Chosen) -> str:
+    count = len(study.ways) * study.extent.trainings
+    names, rates, seeds = ", ".join(way.name for way in study.ways), len(study.rates), study.seeds
+    return (
+        f"{names}: {counted(rates, 'learning rate')} and {counted(seeds, 'seed')} each\n"
+        f"{counted(count, 'training')} of {counted(study.recipe.epochs, 'epoch')}: about {chosen.minutes:.1f} minutes "
+        "on this machine"
+    )
+
+
+def _print(found: list[Measured], command: str) -> None:
+    heads, rows = table_of(found)
+    shown = table(*heads)
+    for row in rows:
+        shown.add_row(*row)
+    console = Console(highlight=False)
+    console.print(shown)
+    for sentence in sentences(found):
+        console.print(sentence, markup=False)
+    if command:
+        print(f"\nTo train the best in full:\n{command}\n")
+
+
+def _write_page(study: Study, out: Path, found: list[Measured], command: str) -> str:
+    """Writes the page, with the runs at the chosen rates below; returns what to say of it."""
+    from repopt.report.page import Overview, write_report
+
+    heads, rows = table_of(found)
+    overview = Overview(
+        sentences=sentences(found), heads=heads, rows=rows, notes=notes_of(study, found), command=command
+    )
+    runs = [run_folder(out, each.name, each.lr, seed) for each in found for seed in range(study.seeds)]
+    finished = [run for run in runs if (run / "summary.json").exists()]
+    title = f"{study.model} on {study.data}: which way to train it?"
+    try:
+        return f"page: {write_report(finished, out / 'compare.html', title=title, overview=overview)}"
+    except ImportError as error:
+        return f"no page: {error}"

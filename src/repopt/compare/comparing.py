@@ -1,0 +1,233 @@
+"""From a study to figures: what it will take, the trainings in their folders, and what is measured of them.
+
+A training that is finished is not repeated, and one that was interrupted goes on: whatever happens, the same command
+carries on.
+"""
+
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from repopt.bench.inference import inference_speed
+from repopt.compare.budget import Cost, Extent, fitted, seconds
+from repopt.compare.settings import Chosen
+from repopt.compare.study import Study
+from repopt.compare.trials import seconds_to_write, tried
+from repopt.compare.verdict import Measured, best_rate
+from repopt.compare.ways import Way
+from repopt.data import DataSet
+from repopt.files import read_as
+from repopt.models import as_deployed
+from repopt.models.saved import CONFIG
+from repopt.quantize import Int8, QuantizeJob, quantize_run
+from repopt.quantize.ptq import check_installed
+from repopt.quantize.setting import Backend
+from repopt.train.progress import DivergedError, StoppedError
+from repopt.train.records import RunConfig, RunRecord, read_run
+from repopt.train.runs import image_format, load_run
+from repopt.train.training import train_run
+
+Say = Callable[[str], None]
+_BACKENDS: tuple[Backend, ...] = ("onnxruntime", "x86")  # the first that is installed
+_TIMED = {"cpu": (16, 2), "cuda": (128, 20)}  # images a batch and batches, of a timing of the inference
+
+
+def prepared(
+    study: Study, data: DataSet, *, loading: float, minutes: float | None, fixed: bool, device: torch.device, say: Say
+) -> Chosen:
+    """Takes a few steps each way, and chooses what fits into the minutes.
+
+    Args:
+        study: what is asked for.
+        data: its data.
+        loading: seconds that it took to load them.
+        minutes: that the comparison may take; as many as it takes if None.
+        fixed: whether a way that does not fit the model is an error; it is left out otherwise.
+        device: where.
+        say: prints a note.
+    """
+    costs = dict[str, Cost]()
+    for way in study.ways:
+        try:
+            costs[way.name] = tried(study.job(way, study.rates[0], 0), data, device, loading=loading)
+        except (ValueError, TypeError) as error:
+            if fixed or way.method == "sgd":  # which any model can be trained by: the model or the data is at fault
+                raise
+            say(f"{way.name} is left out, since {error}")
+    int8, writing = _int8(study, data, say)
+    for name, cost in costs.items():
+        costs[name] = replace(cost, seed=0.0 if int8 is None else cost.seed + writing)
+    extent = study.extent if minutes is None else fitted(list(costs.values()), study.extent, minutes)
+    chosen = Chosen(
+        methods=tuple(costs),
+        epochs=extent.epochs,
+        seeds=extent.seeds,
+        int8=int8,
+        minutes=seconds(list(costs.values()), extent) / 60,
+    )
+    if minutes is not None and extent != study.extent:
+        say(_about_extent(study.extent, chosen, minutes))
+    return chosen
+
+
+def _about_extent(wanted: Extent, chosen: Chosen, minutes: float) -> str:
+    found = Extent(epochs=chosen.epochs, seeds=chosen.seeds, rates=wanted.rates)
+    less = [
+        f"{getattr(found, name)} instead of {getattr(wanted, name)} {name}"
+        for name in ("epochs", "seeds")
+        if getattr(found, name) != getattr(wanted, name)
+    ]
+    fits = "to fit into" if chosen.minutes <= minutes else "and still more than"
+    return f"{' and '.join(less)}, {fits} {minutes:g} minutes: --minutes gives it more"
+
+
+def _int8(study: Study, data: DataSet, say: Say) -> tuple[Backend | None, float]:
+    """The backend, and the seconds that writing a file takes; None where there is none, which is said."""
+    trouble = ""
+    for backend in _BACKENDS:
+        setting = Int8(backend=backend)
+        try:
+            check_installed(setting)
+        except ImportError as error:
+            trouble = trouble or str(error)
+            continue
+        try:
+            return backend, seconds_to_write(study.job(study.ways[0], study.rates[0], 0), data, setting)
+        except Exception as error:  # of exporters, which raise anything
+            trouble = f"{study.model} cannot be quantized ({str(error).partition(chr(10))[0]})"
+    say(f"INT8 is left out: {trouble}")
+    return None, 0.0
+
+
+def measured(
+    study: Study, out: Path, *, val_images: int, int8: Backend | None, device: torch.device, say: Say
+) -> list[Measured]:
+    """Trains each way that is not trained yet, and measures it.
+
+    Args:
+        study: what is compared, in the extent that was chosen.
+        out: the folder of the run folders.
+        val_images: of its data.
+        int8: the backend; None to leave INT8 out.
+        device: where.
+        say: prints a line about each training.
+    """
+    work = _Work(study=study, out=out, device=device, say=say)
+    found = list[Measured]()
+    for way in study.ways:
+        first = {rate: work.accuracy(way, rate, 0) for rate in study.rates}
+        rate = best_rate(first)
+        others = [work.accuracy(way, rate, seed) for seed in range(1, study.seeds)] if first[rate] is not None else []
+        accuracies = [first[rate], *others]
+        finished = [seed for seed, accuracy in enumerate(accuracies) if accuracy is not None]
+        runs = [run_folder(out, way.name, rate, seed) for seed in finished]
+        records = [read_run(run) for run in runs]
+        found.append(
+            Measured(
+                name=way.name,
+                rates=first,
+                lr=rate,
+                accuracies=tuple(accuracy for accuracy in accuracies if accuracy is not None),
+                diverged=accuracies.count(None),
+                int8=tuple(work.int8_accuracy(run, int8) for run in runs) if int8 else (),
+                images_per_second=_speed(records),
+                peak_bytes=max((_peak(record) for record in records), default=0) or None,
+                inference=work.inference(runs[0]) if runs else None,
+                val_images=val_images,
+            )
+        )
+    return found
+
+
+def run_folder(out: Path, name: str, rate: float, seed: int) -> Path:
+    """Where a training of a way is."""
+    return out / f"{name.replace(':', '-')}-lr{rate:g}-seed{seed}"
+
+
+def _speed(records: list[RunRecord]) -> float | None:
+    speeds = [epoch.images_per_second for record in records for epoch in record.epochs if epoch.images_per_second]
+    return statistics.median(speeds) if speeds else None
+
+
+def _peak(record: RunRecord) -> int:
+    return (record.summary.peak_memory_bytes if record.summary else None) or 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizedAccuracy:
+    """What a comparison reads of quantized.json."""
+
+    int8_accuracy: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Work:
+    study: Study
+    out: Path
+    device: torch.device
+    say: Say
+
+    def accuracy(self, way: Way, rate: float, seed: int) -> float | None:
+        """Of a training, which is finished if it is not yet; None if it diverged."""
+        folder = run_folder(self.out, way.name, rate, seed)
+        lost = folder.with_name(f"{folder.name}.diverged")
+        if lost.exists():
+            return None
+        if (folder / "summary.json").exists():
+            return read_run(folder).val_accuracy
+        torch.compiler.reset()
+        gc.collect()  # an optimizer and what is attached to it hold each other, and would count into the next peak
+        start = time.perf_counter()
+        try:
+            job = self.study.job(way, rate, seed)
+            resume = (folder / "recipe.json").exists()
+            summary = train_run(job, folder, resume=resume, device=self.device.type, quiet=True)
+        except DivergedError as error:
+            self.say(f"{way.name}, lr {rate:g}, seed {seed}: {error}")
+            lost.touch()
+            return None
+        except StoppedError as error:
+            raise StoppedError(
+                f"stopped in {folder.name!r}: the same command goes on from there", error.code
+            ) from error
+        passed = time.perf_counter() - start
+        self.say(f"{way.name}, lr {rate:g}, seed {seed}: accuracy {summary['val_accuracy']:.2f} in {passed:.0f} s")
+        return float(summary["val_accuracy"])
+
+    def int8_accuracy(self, run: Path, backend: Backend) -> float:
+        file = run / "int8" / "quantized.json"
+        if not file.exists():
+            job = QuantizeJob(setting=Int8(backend=backend))
+            quantize_run(run, job, device=self.device, quiet=True, trust=self._is_own(run))
+        return read_as(file, QuantizedAccuracy).int8_accuracy
+
+    def inference(self, run: Path) -> float:
+        """Images per second of the model as it is deployed."""
+        trained = load_run(run, trust=self._is_own(run))
+        batch, steps = _TIMED[self.device.type]
+        precision = self.study.recipe.precision
+        return inference_speed(
+            as_deployed(trained.model),
+            batch_size=batch,
+            size=image_format(trained)["size"],
+            precision="fp32" if precision == "fp16" else precision,
+            device=self.device,
+            steps=steps,
+            channels=len(trained.config["mean"]),
+        )
+
+    def _is_own(self, run: Path) -> bool:
+        """Whether the run's model is the one that the user named: then its code may be imported."""
+        return read_as(run / CONFIG, RunConfig).model == self.study.model
+
+
+def within(study: Study, chosen: Chosen) -> Study:
+    """The study in the extent that was chosen."""
+    ways = tuple(way for way in study.ways if way.name in chosen.methods)
+    extent = Extent(epochs=chosen.epochs, seeds=chosen.seeds, rates=len(study.rates))
+    return replace(study.within(extent), ways=ways)

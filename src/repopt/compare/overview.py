@@ -1,0 +1,114 @@
+"""A comparison for a reader: the table, how it was measured, and the command that trains the best way in full."""
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from repopt.compare.study import Study
+from repopt.compare.verdict import Measured, ranked, sentences
+from repopt.compare.ways import Way
+
+_ABSENT = "–"
+
+
+def table_of(measured: Sequence[Measured]) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows; a column that nothing was measured for is left out."""
+    columns: dict[str, list[str]] = {
+        "method": [each.name for each in measured],
+        "lr": [f"{each.lr:g}" for each in measured],
+        "accuracy": [_mean(each.accuracies, each, "accuracy", "error") for each in measured],
+        "INT8": [_mean(each.int8, each, "int8_accuracy", "int8_error") for each in measured],
+        "train/s": [_count(each.images_per_second) for each in measured],
+        "memory": [_ABSENT if each.peak_bytes is None else f"{each.peak_bytes / 2**20:,.0f} MiB" for each in measured],
+        "infer/s": [_count(each.inference) for each in measured],
+    }
+    kept = {name: cells for name, cells in columns.items() if set(cells) != {_ABSENT}}
+    return list(kept), [list(row) for row in zip(*kept.values(), strict=True)]
+
+
+def notes_of(study: Study, measured: Sequence[Measured]) -> list[str]:
+    """How the figures came about."""
+    images, seeds, epochs = measured[0].val_images, counted(study.seeds, "seed"), counted(study.recipe.epochs, "epoch")
+    notes = [
+        f"Accuracy in percent on {images:,} validation images, the mean over {seeds} ± its standard error; "
+        f"{epochs} each, by the same recipe. train/s and infer/s are images per second."
+    ]
+    if len(study.rates) > 1:
+        tried = "; ".join(f"{each.name}: {_rates(each)}" for each in measured)
+        notes.append(
+            f"Each way was trained at the learning rates {' and '.join(f'{rate:g}' for rate in study.rates)} with the "
+            "first seed, and goes on with the better one. That seed counts in its mean, which favours each way alike. "
+            f"By rate: {tried}."
+        )
+    if not any(each.int8 for each in measured):
+        notes.append("INT8 was not measured: pip install 'repopt[int8]', and compare again in another folder.")
+    if not any(each.peak_bytes for each in measured):
+        notes.append("Memory is measured on CUDA alone.")
+    return notes
+
+
+def command_of(study: Study, recipe_name: str, flags: Sequence[str], measured: Sequence[Measured]) -> str:
+    """What trains the best way in full; nothing if all diverged.
+
+    Args:
+        study: as it was asked for, before it was shortened.
+        recipe_name: that the user gave, or auto.
+        flags: others that the user gave and `repopt train` takes, too.
+        measured: the results.
+    """
+    order = ranked(measured)
+    if not order:
+        return ""
+    way = next(each for each in study.ways if each.name == order[0].name)
+    words = ["repopt", "train", "--model", study.model, "--data", study.data, *_of_way(way), "--lr", f"{order[0].lr:g}"]
+    words += [] if recipe_name == "auto" else ["--recipe", recipe_name]
+    return shlex.join([*words, *flags, "--out", f"runs/{way.method}"])
+
+
+def _of_way(way: Way) -> list[str]:
+    return ["--method", way.method, *([] if way.scales is None else ["--scales", way.scales])]
+
+
+def as_record(study: Study, minutes: dict[str, float], measured: Sequence[Measured], command: str) -> dict[str, Any]:
+    """The content of compare.json."""
+    order = ranked(measured)
+    rows = [
+        {
+            **asdict(each),
+            "accuracy": each.accuracy if each.accuracies else None,
+            "standard_error": each.error if each.accuracies else None,
+            "int8_accuracy": each.int8_accuracy if each.int8 else None,
+            "int8_standard_error": each.int8_error if each.int8 else None,
+        }
+        for each in measured
+    ]
+    record = {
+        "best": order[0].name if order else None,
+        "sentences": sentences(measured),
+        "command": command,
+        "minutes": minutes,
+        "methods": rows,
+        "study": study.as_json(),
+    }
+    found: dict[str, Any] = json.loads(json.dumps(record))
+    return found
+
+
+def counted(number: int, thing: str) -> str:
+    """1 seed, 2 seeds."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def _mean(values: Sequence[float], of: Measured, mean: str, error: str) -> str:
+    return f"{getattr(of, mean):.2f} ± {getattr(of, error):.2f}" if values else _ABSENT
+
+
+def _rates(each: Measured) -> str:
+    accuracies = {rate: "diverged" if found is None else f"{found:.2f}" for rate, found in each.rates.items()}
+    return ", ".join(f"{accuracy} at {rate:g}" for rate, accuracy in accuracies.items())
+
+
+def _count(number: float | None) -> str:
+    return _ABSENT if number is None else f"{number:,.0f}" if number >= 10 else f"{number:.1f}"

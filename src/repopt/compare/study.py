@@ -1,0 +1,76 @@
+"""What is compared on what: the request, and the jobs that it comes to."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from repopt.compare.budget import Extent, shortened
+from repopt.compare.ways import Way
+from repopt.train.branch_choice import BranchChoice
+from repopt.train.methods import PLANNED
+from repopt.train.recipe import Recipe
+from repopt.train.training import Job
+
+# the second rate that is tried, times the recipe's: inits that differ in size want rates that differ by more than 2
+_FASTER = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """What is compared on what.
+
+    Attributes:
+        model: a name or a reference.
+        data: as `load_data` takes it.
+        ways: to train the model.
+        recipe: of all trainings, in full; its rate and seed are the first.
+        rates: learning rates.
+        seeds: of each way.
+        limit: keep that many images.
+        options: of the model.
+        branches: of the ways that plan some; as a `Job` takes them.
+    """
+
+    model: str
+    data: str
+    ways: tuple[Way, ...]
+    recipe: Recipe
+    rates: tuple[float, ...]
+    seeds: int
+    limit: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    branches: BranchChoice | None = None
+
+    @property
+    def extent(self) -> Extent:
+        return Extent(epochs=self.recipe.epochs, seeds=self.seeds, rates=len(self.rates))
+
+    def job(self, way: Way, rate: float, seed: int) -> Job:
+        """One training."""
+        return Job(
+            method=way.method,
+            model=self.model,
+            data=self.data,
+            recipe=replace(self.recipe, lr=rate, seed=seed),
+            scales=way.scales,
+            limit=self.limit,
+            options=dict(self.options),
+            branches=self.branches if way.method in PLANNED else None,
+        )
+
+    def within(self, extent: Extent) -> "Study":
+        """The same for other epochs and seeds."""
+        return replace(self, recipe=shortened(self.recipe, extent.epochs), seeds=extent.seeds)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def two_rates(lr: float) -> tuple[float, float]:
+    """The learning rates that are tried where none is given.
+
+    Example:
+        >>> two_rates(0.1)
+        (0.1, 0.3)
+    """
+    return lr, float(f"{_FASTER * lr:.6g}")

@@ -1,0 +1,146 @@
+"""What a comparison comes to: the rate that a way goes on with, the best way, the noise, and the cost of INT8.
+
+The noise of a difference is two standard errors. Over seeds, the error of a mean is at least that of one image; of a
+single seed, only the error of so many validation images is known.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+_NOISE = 2  # standard errors
+_FEW_IMAGES = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What was measured of one way to train; accuracies in percent.
+
+    Attributes:
+        name: of the way.
+        rates: accuracy of the first seed by learning rate; None where it diverged.
+        lr: the rate that was chosen.
+        accuracies: by seed, at that rate.
+        diverged: how many seeds have none.
+        int8: accuracies of the same runs in INT8; none where it was not measured.
+        images_per_second: in training.
+        peak_bytes: the most memory in training; None on a CPU.
+        inference: images per second of the deployed model.
+        val_images: that the accuracies are of.
+    """
+
+    name: str
+    rates: Mapping[float, float | None]
+    lr: float
+    accuracies: tuple[float, ...]
+    diverged: int = 0
+    int8: tuple[float, ...] = ()
+    images_per_second: float | None = None
+    peak_bytes: int | None = None
+    inference: float | None = None
+    val_images: int
+
+    @property
+    def accuracy(self) -> float:
+        return statistics.fmean(self.accuracies)
+
+    @property
+    def error(self) -> float:
+        return standard_error(self.accuracies, self.val_images)
+
+    @property
+    def int8_accuracy(self) -> float:
+        return statistics.fmean(self.int8)
+
+    @property
+    def int8_error(self) -> float:
+        return standard_error(self.int8, self.val_images)
+
+    @property
+    def drop(self) -> float:
+        """What INT8 costs."""
+        return self.accuracy - self.int8_accuracy
+
+
+def best_rate(accuracies: Mapping[float, float | None]) -> float:
+    """The rate with the highest accuracy, the lower one of equals; the lowest if all diverged.
+
+    Example:
+        >>> best_rate({0.1: 90.0, 0.3: 92.5})
+        0.3
+    """
+    return max(sorted(accuracies), key=lambda rate: -1.0 if (found := accuracies[rate]) is None else found)
+
+
+def standard_error(accuracies: Sequence[float], images: int) -> float:
+    """Of the mean over seeds; of a single one, of the share of correct images.
+
+    Example:
+        >>> round(standard_error([90.0, 92.0], images=10_000), 2), round(standard_error([90.0], images=100), 2)
+        (1.0, 3.0)
+    """
+    count = len(accuracies)
+    if count > 1:
+        return max(statistics.stdev(accuracies), 100 / images) / math.sqrt(count)
+    share = min(max(accuracies[0] / 100, 1 / (images + 2)), 1 - 1 / (images + 2))  # all correct has an error, too
+    return 100 * math.sqrt(share * (1 - share) / images)
+
+
+def ranked(measured: Sequence[Measured]) -> list[Measured]:
+    """The best first; a way that diverged has no place."""
+    return sorted((each for each in measured if each.accuracies), key=lambda each: -each.accuracy)
+
+
+def is_noise(best: Measured, other: Measured) -> bool:
+    """Whether the difference of two ways is within two standard errors."""
+    return best.accuracy - other.accuracy <= _NOISE * math.hypot(best.error, other.error)
+
+
+def sentences(measured: Sequence[Measured]) -> list[str]:
+    """What the figures say, in words."""
+    order = ranked(measured)
+    if not order:
+        return ["Every training diverged: give a lower --lr."]
+    best, rest = order[0], order[1:]
+    said = [f"Best: {best.name}, with an accuracy of {_plus_minus(best.accuracy, best.error)}."]
+    near = [each.name for each in rest if is_noise(best, each)]
+    behind = [f"{each.name} by {best.accuracy - each.accuracy:.2f}" for each in rest if each.name not in near]
+    if near:
+        said.append(f"Within the noise (two standard errors) of the best: {_listed(near)}.")
+    if behind:
+        said.append(f"Behind it by more than the noise: {_listed(behind)}.")
+    return [*said, *_about_int8(order), *_about_seeds(measured)]
+
+
+def _about_int8(order: Sequence[Measured]) -> list[str]:
+    if not all(each.int8 for each in order):
+        return []
+    costs = [f"{each.name} {each.drop:.2f}" for each in order]
+    first = max(order, key=lambda each: each.int8_accuracy)
+    return [
+        f"INT8 costs, in points: {_listed(costs)}.",
+        f"Best in INT8: {first.name}, with {_plus_minus(first.int8_accuracy, first.int8_error)}.",
+    ]
+
+
+def _about_seeds(measured: Sequence[Measured]) -> list[str]:
+    said = [
+        f"{each.name} diverged with {'every seed' if not each.accuracies else f'{each.diverged} of the seeds'}."
+        for each in measured
+        if each.diverged
+    ]
+    images = measured[0].val_images
+    if any(len(each.accuracies) == 1 for each in measured):
+        said.append(f"± of a single seed is the error of {images:,} images: how far seeds differ is not known.")
+    if images < _FEW_IMAGES:
+        said.append(f"With {images} validation images, one image is {100 / images:.1f} points.")
+    return said
+
+
+def _plus_minus(mean: float, error: float) -> str:
+    return f"{mean:.2f} ± {error:.2f}"
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

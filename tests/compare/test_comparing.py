@@ -1,0 +1,175 @@
+"""`repopt compare` from end to end: table, page, figures; and once more, after an interruption."""
+
+import json
+import shutil
+import sys
+
+import pytest
+
+from made_up import measured_way as way
+from repopt.cli import main
+from repopt.compare.overview import command_of, table_of
+from repopt.compare.study import Study
+from repopt.compare.ways import chosen_ways
+from repopt.train.recipe import demo
+
+OTHER = "other_nets:small"
+WORDS = [
+    "compare",
+    "--data",
+    "digits",
+    "--limit",
+    "96",
+    "--methods",
+    "sgd",
+    "repopt",
+    "--epochs",
+    "1",
+    "--device",
+    "cpu",
+    "--out",
+    "compared",
+]
+
+
+def run(*words):
+    with pytest.raises(SystemExit) as done:
+        main([*map(str, words)])
+    assert done.value.code == 0
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """Two methods, each at two rates, with two seeds."""
+    folder = tmp_path_factory.mktemp("compare")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        run(*WORDS, "--seeds", 2, "--quiet")
+    return folder / "compared"
+
+
+@pytest.fixture
+def again(compared, tmp_path, monkeypatch):
+    shutil.copytree(compared, tmp_path / "compared")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "compared"
+
+
+def figures(folder):
+    found = json.loads((folder / "compare.json").read_text())
+    return {row["name"]: row for row in found["methods"]}, found
+
+
+def test_each_way_has_its_seeds_at_the_better_rate(compared):
+    rows, _ = figures(compared)
+    assert list(rows) == ["sgd", "repopt"]
+    for name, row in rows.items():
+        assert set(row["rates"]) == {"0.1", "0.3"}
+        assert row["rates"][str(row["lr"])] == max(row["rates"].values()) == row["accuracies"][0]
+        assert len(row["accuracies"]) == len(row["int8"]) == 2
+        assert row["inference"] > 0 < row["images_per_second"]
+        trained = sorted(path.name for path in compared.iterdir() if path.name.startswith(f"{name}-"))
+        assert len(trained) == 3
+    assert rows["repopt"]["int8"][1] == _int8(compared, rows["repopt"]["lr"], 1)
+
+
+def _int8(folder, rate, seed):
+    record = json.loads((folder / f"repopt-lr{rate:g}-seed{seed}" / "int8" / "quantized.json").read_text())
+    return record["int8_accuracy"]
+
+
+def test_the_page_needs_nothing_else(compared):
+    page = (compared / "compare.html").read_text()
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert "goes on with the better one" in page
+    assert figures(compared)[1]["command"] in page.replace("&#39;", "'")
+
+
+def test_what_was_interrupted_goes_on_and_what_is_finished_stays(again, capsys):
+    _, before = figures(again)
+    interrupted = again / "repopt-lr0.1-seed0"
+    for name in ("summary.json", "model.safetensors", "config.json"):
+        (interrupted / name).unlink()
+    shutil.rmtree(interrupted / "int8", ignore_errors=True)
+    kept = {path: path.stat().st_mtime_ns for path in again.glob("*/model.safetensors")}
+    (again / "compare.json").unlink()
+    run(*WORDS, "--seeds", 2)
+    said = capsys.readouterr().out
+    _, after = figures(again)
+    assert [line for line in said.splitlines() if " seed 0: " in line or " seed 1: " in line] == [
+        line for line in said.splitlines() if line.startswith("repopt, lr 0.1, seed 0: ")
+    ]
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert [row["accuracies"] for row in after["methods"]] == [row["accuracies"] for row in before["methods"]]
+    assert max(map(len, said.partition("To train")[0].partition(" method ")[2].splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("words", "named"), [(["--seeds", "3"], "another seeds"), (["--seeds", "2", "--lr", "0.2"], "another r")]
+)
+def test_another_comparison_is_not_mixed_with_it(again, capsys, words, named):
+    with pytest.raises(SystemExit, match="2"):
+        main([*WORDS, *words])
+    assert named in capsys.readouterr().err
+
+
+def test_the_command_at_the_end_trains_the_best(again):
+    command = figures(again)[1]["command"].split()
+    assert command[:2] == ["repopt", "train"]
+    run(*command[1:-1], "full", "--quiet")
+    recipe = json.loads((again.parent / "full" / "recipe.json").read_text())
+    rows, found = figures(again)
+    best = again / f"{found['best']}-lr{rows[found['best']]['lr']:g}-seed0"
+    assert recipe == json.loads((best / "recipe.json").read_text())
+
+
+def test_a_network_of_ones_own_is_compared_with_real_branches(tmp_path, monkeypatch, capsys):
+    """Depthwise, grouped and dilated convolutions; --minutes leaves one epoch and one seed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(__file__).rpartition("/compare/")[0])
+    sys.modules.pop("other_nets", None)
+    words = "--data fake:64,4,16 --methods repopt branches --minutes 0.001 --out own --device cpu"
+    run("compare", "--model", OTHER, *words.split())
+    rows, found = figures(tmp_path / "own")
+    assert list(rows) == ["repopt", "branches"]
+    assert (found["study"]["recipe"]["epochs"], found["study"]["seeds"]) == (1, 1)
+    assert "1 instead of 120 epochs and 1 instead of 3 seeds" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_a_training_that_diverges_is_said_and_not_tried_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = [
+        "compare",
+        "--data",
+        "fake:64,4,16",
+        "--methods",
+        "sgd",
+        "--seeds",
+        "2",
+        "--epochs",
+        "2",
+        "--lr",
+        "1e30",
+        "--device",
+        "cpu",
+        "--out",
+        "x",
+    ]
+    for count in (1, 0):
+        run(*words)
+        said = capsys.readouterr().out
+        assert said.count("not finite") == count
+        assert "Every training diverged: give a lower --lr." in said
+
+
+def test_a_column_without_figures_is_left_out():
+    heads, rows = table_of([way("sgd", 80.0), way("dirac", diverged=1)])
+    assert heads == ["method", "lr", "accuracy"]
+    assert rows[1] == ["dirac", "0.1", "–"]
+
+
+def test_all_that_diverged_has_no_command():
+    ways = chosen_ways("mine:net", ())
+    study = Study(model="mine:net", data="digits", ways=ways, recipe=demo(), rates=(0.1,), seeds=1)
+    assert command_of(study, "auto", [], [way("sgd", diverged=1)]) == ""
+    assert "--recipe mine.toml" in command_of(study, "mine.toml", [], [way("sgd", 80.0)])
