@@ -134,7 +134,7 @@ def check_target(target: Path, kind: Format) -> None:
     if target.suffix != suffix and suffix:
         raise ValueError(f"{str(target)!r} must end in {suffix}: give such an --out")
     if target.exists():
-        raise ValueError(f"{str(target)!r} already exists: remove it, or give another --out")
+        raise ValueError(f"{str(target)!r} already exists: remove it, or give another path (--out)")
 
 
 @torch.no_grad()
