@@ -53,6 +53,8 @@ def quantize_model(
     suffix = Path(FILES[setting.backend]).suffix
     if (file is None and suffix == ".onnx") or (file is not None and file.suffix != suffix):
         raise ValueError(f"the backend {setting.backend} writes a {suffix} file: give such a path, not {path!r}")
+    if isinstance(batches, Tensor):
+        raise TypeError("batches must be a list of batches or a DataLoader, not one tensor: give [images]")
     check_installed(setting)
     deployed = as_deployed(model).cpu()
     images = _some(batches, setting.images)
