@@ -88,6 +88,7 @@ def test_a_run_is_exported_without_zero_points(trained_run, tmp_path, capsys):
         ({"batches": ["a"]}, "batches must hold tensors"),
         ({"batches": X}, r"not one tensor: give \[images\]"),
         ({"batches": [X[0]]}, "must be batch x channels x height x width"),
+        ({"batches": [X[:, :1]]}, "does not take a batch of 1 x 1 x 16 x 16 float32"),
         ({"batches": [X, X * float("nan")]}, "holds inf or nan"),
         ({"model": "net"}, "takes a model"),
     ],

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from repopt.models import as_deployed
+from repopt.models.folding import taken
 from repopt.plans.patterns import check_model
 from repopt.quantize.setting import Int8
 
@@ -114,6 +115,7 @@ def check_batches(model: nn.Module, batches: Sequence[Tensor]) -> None:
             )
         if not batch.isfinite().all():
             raise ValueError("calibration images must be finite, and one of them holds inf or nan")
+    taken(copy.deepcopy(model).cpu().eval(), batches[0][:1].cpu())
 
 
 def fake_quantizations(prepared: GraphModule) -> list[Any]:
