@@ -140,6 +140,7 @@ BAD = {
     "out folder in use": ("train --scales ones --out trained", "there is a run in 'trained' already"),
     "nothing to resume": ("train --resume --out x", "there is no run in 'x' to resume"),
     "no scales": ("train --model repopt_ghostnet_130 --out x", "the method repopt needs scales"),
+    "a run as weights": ("train --weights trained --method sgd --out x", "'trained' is a folder: give the file in it"),
     "no gates": ("train --model repopt_ghostnet_050 --se --out x", "repopt_ghostnet_050 has no option 'se'; it has"),
     "other strides": ("train --strides 1 1 1 1 1 --out x", "the method repopt needs scales"),
     "real branches": ("train --model repvgg_nano --out x", "give --model repopt_vgg_nano, and --method repvgg"),
@@ -157,6 +158,14 @@ BAD = {
 }
 
 
+def test_nothing_is_said_of_data_that_is_not_there(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["train", "--data", "no-photos", "--out", "x"])
+    said = capsys.readouterr()
+    assert not said.out
+    assert "'no-photos' is not a source of data" in said.err
+
+
 def test_what_a_user_may_not_expect_is_said(tmp_path, capsys, monkeypatch):
     """Shipped scales are taken where none are given; a short run is all warm-up; a finished one is not trained on."""
     monkeypatch.chdir(tmp_path)
@@ -167,6 +176,7 @@ def test_what_a_user_may_not_expect_is_said(tmp_path, capsys, monkeypatch):
             main(words)
         said += [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
     recipe, scales, warmup, finished, again, longer = said
+    assert "give more" not in again  # they were given
     assert recipe.startswith("note: the recipe auto takes 1 epochs, batches of 32")
     assert scales == "note: the scales are those that ship for repopt_vgg_nano"
     assert "the warm-up of 5 epochs does not end within 1" in warmup

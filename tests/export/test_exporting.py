@@ -244,7 +244,7 @@ def test_the_program_says_what_it_wrote(run, tmp_path):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("export . --out taken.onnx", "'taken.onnx' already exists: remove it, or give another --out"),
+        ("export . --out taken.onnx", "'taken.onnx' already exists: remove it, or give another path (--out)"),
         ("export unfinished", "'unfinished' is not finished: it has no model.safetensors"),
         ("export . --opset 99", "the opset must be 18 to 23, not 99"),
         ("export . --data fake:64,4,32", "'fake:64,4,32' has 4 classes and the run 10"),

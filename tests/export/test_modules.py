@@ -88,6 +88,8 @@ class Two(nn.Module):
         (nn.Flatten(), "net.pt2", X, {"opset": 18}, "an opset is for ONNX"),
         (nn.Flatten(), "there.pt2", X, {}, "already exists"),
         (Two(), "net.pt2", X, {}, "this returns a tuple"),
+        (nn.Conv2d(1, 2, 3), "net.pt2", X, {}, "this Conv2d does not take a batch of 3 x 3 x 16 x 16 float32"),
+        (nn.Linear(16, 2), "net.pt2", X.byte(), {}, "does not take a batch of 3 x 3 x 16 x 16 uint8"),
         (Doubtful(), "net.pt2", X, {}, "torch cannot export this model as .pt2: "),
         ("net", "net.pt2", X, {}, "takes a model"),
     ],

@@ -53,6 +53,14 @@ def test_a_file_of_the_working_directory_hides_no_installed_module(tmp_path, mon
     assert repopt.create_model("has_two_homes:net").in_features == 1
 
 
+@pytest.mark.parametrize("home", ["sys", "only_a_folder"])
+def test_a_module_without_a_file_has_no_such_factory_either(home, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "only_a_folder").mkdir()
+    with pytest.raises(ValueError, match=f"^the module '{home}' has no 'net'$"):
+        repopt.create_model(f"{home}:net")
+
+
 @pytest.mark.parametrize(
     ("reference", "taken"),
     [
@@ -85,7 +93,7 @@ def folder(tmp_path):
 
 def test_a_factory_that_a_folder_names_is_imported_on_trust(folder):
     path, model = folder
-    with pytest.raises(ValueError, match=r"other_nets:small, which can execute code .* give --trust"):
+    with pytest.raises(ValueError, match=r"other_nets:small, which can execute .* give --trust, in Python trust=True"):
         repopt.create_model(path)
     loaded, x = repopt.create_model(path, trust=True), torch.randn(2, 3, 16, 16)
     assert torch.equal(loaded.eval()(x), model.eval()(x))

@@ -66,12 +66,13 @@ def test_symmetric_activations_have_no_zero_points(net, tmp_path):
     assert noise(usual, net) < noise(symmetric, net) < 0.15
 
 
-def test_a_run_is_exported_without_zero_points(trained_run, tmp_path):
+def test_a_run_is_exported_without_zero_points(trained_run, tmp_path, capsys):
     for flag in ("--symmetric", "--no-symmetric"):
         words = f"export {trained_run} --format onnx-int8 {flag} --out {tmp_path}/{flag}.onnx"
         with pytest.raises(SystemExit) as done:
             main(words.split())
         assert done.value.code == 0
+        assert ("activations without zero points" in capsys.readouterr().out) == (flag == "--symmetric")
     assert set(zero_points(tmp_path / "--symmetric.onnx")) == {0}
     assert max(zero_points(tmp_path / "--no-symmetric.onnx")) > 0
 
@@ -85,6 +86,10 @@ def test_a_run_is_exported_without_zero_points(trained_run, tmp_path):
         ({"setting": Int8(symmetric=True)}, "x86 kernels"),
         ({"batches": []}, "at least one image"),
         ({"batches": ["a"]}, "batches must hold tensors"),
+        ({"batches": X}, r"not one tensor: give \[images\]"),
+        ({"batches": [X[0]]}, "must be batch x channels x height x width"),
+        ({"batches": [X[:, :1]]}, "does not take a batch of 1 x 1 x 16 x 16 float32"),
+        ({"batches": [X, X * float("nan")]}, "holds inf or nan"),
         ({"model": "net"}, "takes a model"),
     ],
 )

@@ -82,6 +82,8 @@ def test_scales_by_depth_need_no_file():
 def test_what_a_method_cannot_do_is_said():
     with pytest.raises(ValueError, match="the method repopt needs scales: give --scales"):
         make_subject("repopt", repopt.create_model("repopt_vgg_nano"), Recipe())
+    with pytest.raises(ValueError, match=r"the method csla needs scales: give --scales, a file, 'ones' or 'depth', or"):
+        make_subject("csla", repopt.create_model("repopt_vgg_nano"), Recipe())  # which learns none
     for method in ("repopt", "csla"):
         with pytest.raises(ValueError, match=f"with the method {method} identities are decayed as the kernels are: "):
             make_subject(

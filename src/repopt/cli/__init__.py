@@ -225,19 +225,21 @@ def _value(given: list[str], flag: str) -> str | None:
 
 def say_before(job: "Job", out: Path, *, auto: bool, resume: bool, quiet: bool) -> None:
     """Prints what a user may not expect of the run that is about to start."""
+    from repopt.data.datasets import known_kind
     from repopt.train.distributed import is_first_process
     from repopt.train.notes import about_auto, about_warmup
 
     if quiet or not is_first_process():
         return
+    known_kind(job.data)  # nothing is said of data that is not there
     if not resume and auto:
         print(f"note: {about_auto(job.recipe)}")
     if not resume and job.scales == job.model:
         print(f"note: the scales are those that ship for {job.model}")
     if resume and (out / "summary.json").exists():
         print(
-            f"note: the run in {out} was finished, and only epochs that its checkpoint lacks are trained: give more "
-            "--epochs, or for other settings another --out"
+            f"note: the run in {out} was finished, and only epochs that its checkpoint lacks are trained: more "
+            "--epochs make it longer, and other settings need another --out"
         )
     elif resume and (out / "recipe.json").exists():
         print("note: the run goes on with its own settings; flags other than --epochs and --broken skip are ignored")

@@ -63,7 +63,10 @@ def _lines(exported: Exported) -> list[str]:
     agreement = exported.agreement
     *few, most = map(str, exported.batch_sizes)
     sizes = f"{', '.join(few)} and {most}" if few else most
-    made = exported.int8 and [f"INT8     by {exported.int8['method']}, per-{exported.int8['weights']} weights"]
+    zero_points = ", activations without zero points" if exported.int8.get("symmetric") else ""
+    made = exported.int8 and [
+        f"INT8     by {exported.int8['method']}, per-{exported.int8['weights']} weights{zero_points}"
+    ]
     kernels = exported.kernels and [f"kernels  {exported.kernels.top1:.2%} the same by ONNX Runtime's integer kernels"]
     return [
         f"{exported.path}: {exported.bytes:,} bytes",

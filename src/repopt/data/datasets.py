@@ -118,14 +118,7 @@ def load_data(
 def _read(source: str, *, size: int | None, limit: int | None, cache: Path | None, broken: Broken) -> Splits:
     if not isinstance(source, str):
         raise TypeError(f"load_data takes the name of a data set, such as 'digits', not a {type(source).__name__}")
-    kind, rest = kind_of(source)
-    if kind not in _SOURCES:
-        near = difflib.get_close_matches(kind, _SOURCES, n=1)
-        known = ", ".join(_SOURCES.values())
-        raise ValueError(
-            f"{source!r} is not a source of data{f' (did you mean {near[0]!r}?)' if near else ''}, nor a folder: give "
-            f"one of {known}, or the path of a folder"
-        )
+    kind, rest = known_kind(source)
     if bool(rest) != (":" in _SOURCES[kind]):
         raise ValueError(f"{source!r} is incomplete or has too much: write {_SOURCES[kind]!r}")
     if kind == "digits":
@@ -148,6 +141,19 @@ def kind_of(source: str) -> tuple[str, str]:
     """What kind of data a name asks for, and the rest of it; a path alone is that of a folder."""
     kind, _, rest = source.partition(":")
     return ("folder", source) if kind not in _SOURCES and Path(source).expanduser().is_dir() else (kind, rest)
+
+
+def known_kind(source: str) -> tuple[str, str]:
+    """As `kind_of`; raises if there is no such kind of data, and no such folder."""
+    kind, rest = kind_of(source)
+    if kind not in _SOURCES:
+        near = difflib.get_close_matches(kind, _SOURCES, n=1)
+        known = ", ".join(_SOURCES.values())
+        raise ValueError(
+            f"{source!r} is not a source of data{f' (did you mean {near[0]!r}?)' if near else ''}, nor a folder: give "
+            f"one of {known}, or the path of a folder"
+        )
+    return kind, rest
 
 
 def _check_memory(source: str, images: float, size: int) -> None:

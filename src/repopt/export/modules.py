@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import repopt
 from repopt.export.formats import BY_SUFFIX, Deployment, Format, Forward
 from repopt.models import as_deployed
+from repopt.models.folding import taken
 from repopt.plans.patterns import check_model
 from repopt.quantize.onnx_files import Agreement, check_opset, compare, need
 
@@ -87,8 +88,7 @@ def export_model(
     check_target(target, kind)
     module, images = as_deployed(model).cpu().eval(), example.detach().cpu()
     original = copy.deepcopy(model).cpu().eval()
-    with torch.no_grad():
-        found = original(images)
+    found = taken(original, images)
     if not isinstance(found, Tensor):
         raise ValueError(
             f"only a model that returns one tensor can be exported, and this returns a {type(found).__name__}"
@@ -134,7 +134,7 @@ def check_target(target: Path, kind: Format) -> None:
     if target.suffix != suffix and suffix:
         raise ValueError(f"{str(target)!r} must end in {suffix}: give such an --out")
     if target.exists():
-        raise ValueError(f"{str(target)!r} already exists: remove it, or give another --out")
+        raise ValueError(f"{str(target)!r} already exists: remove it, or give another path (--out)")
 
 
 @torch.no_grad()

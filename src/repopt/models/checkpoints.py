@@ -141,6 +141,8 @@ def _counted_in(state: Mapping[str, Tensor]) -> set[str]:
 
 
 def _read(path: Path) -> Mapping[str, Any]:
+    if path.is_dir():
+        raise IsADirectoryError(f"{str(path)!r} is a folder: give the file in it, as model.safetensors of a run")
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {str(path)!r}")
     if path.suffix == ".safetensors":

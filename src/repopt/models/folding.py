@@ -7,9 +7,10 @@ It computes what the model computes in eval mode. The hooks go by the three name
 """
 
 import copy
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from repopt.plans.patterns import check_model
@@ -69,6 +70,19 @@ def as_deployed(model: ModuleT) -> ModuleT:
     check_model(model, "deploy")
     foldable = any(isinstance(module, Foldable | LinearAdditionBlock) for module in model.modules())
     return deploy(model) if foldable else copy.deepcopy(model)
+
+
+@torch.no_grad()
+def taken(model: nn.Module, images: Tensor) -> Any:
+    """What a model returns for a batch; one that it does not take is an error in one sentence."""
+    try:
+        return model(images)
+    except Exception as error:  # of any code at all
+        kind = str(images.dtype).removeprefix("torch.")
+        raise ValueError(
+            f"this {type(model).__name__} does not take a batch of {' x '.join(map(str, images.shape))} {kind} "
+            f"({str(error).partition(chr(10))[0] or type(error).__name__})"
+        ) from error
 
 
 def _outermost(module: nn.Module) -> list[Foldable]:

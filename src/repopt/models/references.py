@@ -37,7 +37,7 @@ def check_trust(reference: str, folder: object, *, trust: bool) -> None:
     if is_reference(reference) and reference.partition(":")[0] not in _LIBRARIES and not trust:
         raise ValueError(
             f"the model of {str(folder)!r} is made by {reference}, which can execute code when it is imported: give "
-            "--trust if you trust the one who wrote it"
+            "--trust, in Python trust=True, if you trust the one who wrote it"
         )
 
 
@@ -121,7 +121,9 @@ def _factory(reference: str) -> Factory:
     except AttributeError as error:
         near = difflib.get_close_matches(name, vars(module), n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ValueError(f"the module {home!r} in {module.__file__!r} has no {name!r}{hint}") from error
+        file = getattr(module, "__file__", None)  # none of a folder, nor of what is built into Python
+        home_of_it = f" in {file!r}" if file else ""
+        raise ValueError(f"the module {home!r}{home_of_it} has no {name!r}{hint}") from error
     if isinstance(found, nn.Module) or not callable(found):
         kind = "a model already" if isinstance(found, nn.Module) else f"a value of type {type(found).__name__}"
         raise ValueError(f"{reference} is {kind}: name a function or class that returns a new model")

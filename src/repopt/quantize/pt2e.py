@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from repopt.models import as_deployed
+from repopt.models.folding import taken
 from repopt.plans.patterns import check_model
 from repopt.quantize.setting import Int8
 
@@ -106,12 +107,15 @@ def check_batches(model: nn.Module, batches: Sequence[Tensor]) -> None:
         raise TypeError("calibration images must be given as tensors, batch by batch")
     if not batches or not len(batches[0]):
         raise ValueError("calibration needs at least one image, and there is none")
-    channels = getattr(model, "in_chans", batches[0].shape[1])
+    channels = getattr(model, "in_chans", batches[0].shape[1] if batches[0].ndim == 4 else "channels")
     for batch in batches:
         if batch.ndim != 4 or batch.shape[1] != channels:
             raise ValueError(
                 f"calibration images must be batch x {channels} x height x width, not of shape {tuple(batch.shape)}"
             )
+        if not batch.isfinite().all():
+            raise ValueError("calibration images must be finite, and one of them holds inf or nan")
+    taken(copy.deepcopy(model).cpu().eval(), batches[0][:1].cpu())
 
 
 def fake_quantizations(prepared: GraphModule) -> list[Any]:

@@ -53,6 +53,8 @@ def quantize_model(
     suffix = Path(FILES[setting.backend]).suffix
     if (file is None and suffix == ".onnx") or (file is not None and file.suffix != suffix):
         raise ValueError(f"the backend {setting.backend} writes a {suffix} file: give such a path, not {path!r}")
+    if isinstance(batches, Tensor):
+        raise TypeError("batches must be a list of batches or a DataLoader, not one tensor: give [images]")
     check_installed(setting)
     deployed = as_deployed(model).cpu()
     images = _some(batches, setting.images)
@@ -91,7 +93,7 @@ def check_kernels(setting: Int8) -> None:
     """Raises unless the backend has kernels for the setting."""
     if setting.symmetric and setting.backend == "x86":
         raise ValueError(
-            "x86 kernels take activations with zero points alone: give --backend onnxruntime to --symmetric"
+            "x86 kernels take activations with zero points alone: symmetric ones need the backend onnxruntime"
         )
 
 

@@ -112,8 +112,9 @@ def make_subject(
         real = branch_model(model, bare, kernel=recipe.kernel, generator=draw, inplace=True)
         return dataclasses.replace(subject, model=real)
     if scales is None:
+        learn = ", 'depth' or 'learn'" if method == "repopt" else " or 'depth'"
         raise ValueError(
-            f"the method {method} needs scales: give --scales, a file, 'ones', 'depth' or 'learn', or search some first"
+            f"the method {method} needs scales: give --scales, a file, 'ones'{learn}, or search some first"
         )
     if not recipe.decay_identity:
         raise ValueError(
