@@ -93,7 +93,7 @@ def check_kernels(setting: Int8) -> None:
     """Raises unless the backend has kernels for the setting."""
     if setting.symmetric and setting.backend == "x86":
         raise ValueError(
-            "x86 kernels take activations with zero points alone: symmetric ones need the backend onnxruntime"
+            "x86 kernels take activations with zero points alone: give --backend onnxruntime, in Python backend=..."
         )
 
 
