@@ -5,7 +5,7 @@ The images lie on the device as uint8 tensors and are augmented there. Both task
 
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
@@ -27,8 +27,8 @@ from repopt.train.methods import Subject, make_optimizer
 from repopt.train.recipe import Recipe, lr_at
 from repopt.train.step import set_lr_
 
-_SEGMENTATION = Recipe(epochs=20, batch_size=16, lr_batch=16, warmup_epochs=1, weight_decay=1e-4)
-_DETECTION = replace(_SEGMENTATION, epochs=12)
+_SEGMENTATION = Recipe(epochs=15, batch_size=16, lr_batch=16, warmup_epochs=1, weight_decay=1e-4)
+_DETECTION = replace(_SEGMENTATION, epochs=10)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +114,11 @@ class Segmentation(DenseSettings):
 _scaling = cache(scaling)  # which copies to the device
 
 
+def in_float32(maps: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Outside of the convolutions: torchvision computes boxes in the type of the maps, in bf16 to a whole pixel."""
+    return {name: each.float() for name, each in maps.items()}
+
+
 class Pyramid(nn.Module):
     """A backbone of repopt as torchvision's detectors take it."""
 
@@ -127,8 +132,8 @@ class Pyramid(nn.Module):
         self.fpn = FeaturePyramidNetwork(channels, width, LastLevelP6P7(width, width))
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = self.fpn(OrderedDict((str(level), each) for level, each in enumerate(self.body(x))))
-        return found
+        maps = self.fpn(OrderedDict((str(level), each) for level, each in enumerate(self.body(x))))
+        return in_float32(maps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,9 +163,9 @@ class Detection(DenseSettings):
         if weights is not None:
             load_checkpoint(body, weights)
         pixels: dict[str, Any] = {"image_mean": list(self.mean), "image_std": list(self.std)}
-        network: nn.Module = FCOS(
-            Pyramid(body, self.width), 1 + len(VOC), min_size=self.size, max_size=self.size, **pixels
-        )
+        pixels |= {"min_size": self.size, "max_size": self.size}
+        network: nn.Module = FCOS(Pyramid(body, self.width), 1 + len(VOC), **pixels)
+        network.get_submodule("head").register_forward_hook(lambda _, __, found: in_float32(found))
         return network
 
     def loss(self, network: nn.Module, data: BoxedImages, batch: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 An arm is a backbone and what fine-tunes it: a plain optimizer, or the RepOptimizer that it was pretrained with (kept).
 """
 
+import gc
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -92,6 +93,7 @@ def _cost(training: Training, scope: Scope, seed: int, workshop: Workshop) -> Li
     """Of training steps on noise, with the device alone."""
     task, device = _task(training, scope), workshop.chosen_device
     recipe = scope.adapt(task.recipe, seed)
+    gc.collect()  # the networks of earlier rows, whose memory would count
     with workshop.alone():
         data = placed(task.made_up(4 * recipe.batch_size), device)
         network, planned = _network(task, training, scope, None, seed, device)

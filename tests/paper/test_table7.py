@@ -164,6 +164,20 @@ def test_a_perfect_detector_has_an_ap_of_100():
     assert BOXES.score(lambda images: found, data) == pytest.approx({"val_accuracy": 100, "ap50": 100})
 
 
+def test_boxes_are_computed_in_float32_where_convolutions_are_in_bf16():
+    torch.manual_seed(0)
+    network, seen = BOXES.network("repopt_vgg_nano", None), {}
+    network.anchor_generator.register_forward_hook(lambda _, __, anchors: seen.update(anchors=anchors[0]))
+    network.head.regression_head.register_forward_hook(lambda _, __, found: seen.update(inside=found[0]))
+    network.head.register_forward_hook(lambda _, __, found: seen.update(outside=found["bbox_regression"]))
+    next(steps(BOXES, network, None, BOXES.made_up(4), replace(RECIPE, precision="bf16")))
+    assert [seen[name].dtype for name in ("inside", "outside", "anchors")] == [
+        torch.bfloat16,
+        torch.float32,
+        torch.float32,
+    ]
+
+
 def test_a_loss_that_is_not_finite_ends_the_training():
     task = SCENES
     network = task.network("repopt_vgg_nano", None)
