@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import affine_grid, cross_entropy, grid_sample
 
-from paper.dense_data import CITYSCAPES, IGNORED, VOC, BoxedImages, Scenes, Split, read_cityscapes, read_coco
+from paper.dense_data import CITYSCAPES, IGNORED, VOC, BoxedImages, Scenes, Split, placed, read_cityscapes, read_coco
 from repopt.data.augment import scaling
 from repopt.models import create_model, deploy, load_checkpoint
 from repopt.plans.planning import Plan
@@ -74,10 +74,9 @@ class Segmentation(DenseSettings):
 
     def augmented(self, pixels: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """A random crop of each rescaled image, flipped or not; what lies outside is black and does not count."""
-        count, _, height, width = pixels.shape
-        side, device = height, pixels.device
+        (count, _, side, width), device = pixels.shape, pixels.device
         zoom = torch.empty(count, device=device).uniform_(*self.zoom)
-        part = torch.stack([side / (zoom * width), side / (zoom * height)], dim=1)  # that a crop has of an image
+        part = torch.stack([side / (zoom * width), 1 / zoom], dim=1)  # that a crop has of an image
         centre = (1 - part).abs() * (2 * torch.rand(count, 2, device=device) - 1)
         flip = 1.0 - 2.0 * torch.randint(0, 2, (count, 1), device=device)
         across = torch.cat([part[:, :1] * flip, torch.zeros_like(flip), centre[:, :1]], dim=1)
@@ -147,11 +146,10 @@ class Detection(DenseSettings):
         return read_coco(path, split, size=self.size)
 
     def made_up(self, images: int) -> BoxedImages:
-        side = self.size
-        corner = torch.randint(0, side // 2, (images, 1, 2)).float()
+        corner = torch.randint(0, self.size // 2, (images, 1, 2)).float()
         return BoxedImages(
-            pixels=torch.randint(0, 256, (images, 3, side, side), dtype=torch.uint8),
-            boxes=list(torch.cat([corner, corner + side // 3], dim=2)),
+            pixels=torch.randint(0, 256, (images, 3, self.size, self.size), dtype=torch.uint8),
+            boxes=list(torch.cat([corner, corner + self.size // 3], dim=2)),
             labels=list(torch.randint(1, 1 + len(VOC), (images, 1))),
             classes=VOC,
         )
@@ -162,8 +160,8 @@ class Detection(DenseSettings):
         body = create_model(name, features_only=True, out_indices=(2, 3, 4))
         if weights is not None:
             load_checkpoint(body, weights)
-        pixels: dict[str, Any] = {"image_mean": list(self.mean), "image_std": list(self.std)}
-        pixels |= {"min_size": self.size, "max_size": self.size}
+        sizes = {"min_size": self.size, "max_size": self.size}
+        pixels: dict[str, Any] = {"image_mean": list(self.mean), "image_std": list(self.std), **sizes}
         network: nn.Module = FCOS(Pyramid(body, self.width), 1 + len(VOC), **pixels)
         network.get_submodule("head").register_forward_hook(lambda _, __, found: in_float32(found))
         return network
@@ -195,16 +193,6 @@ class Detection(DenseSettings):
 DenseTask = Segmentation | Detection
 
 
-def placed(data: Any, device: torch.device) -> Any:
-    """A data set with all of its tensors on a device."""
-    found = {name: value for name, value in vars(data).items() if name != "classes"}
-    moved = {
-        name: value.to(device) if isinstance(value, Tensor) else [each.to(device) for each in value]
-        for name, value in found.items()
-    }
-    return replace(data, **moved)
-
-
 def steps(task: DenseTask, network: nn.Module, plan: Plan | None, data: Any, recipe: Recipe) -> Iterator[Tensor]:
     """Trains a network on data that are on its device, by the plan's RepOptimizer where there is one.
 
@@ -216,6 +204,8 @@ def steps(task: DenseTask, network: nn.Module, plan: Plan | None, data: Any, rec
     torch.manual_seed(recipe.seed)
     optimizer = make_optimizer(Subject(method="repopt" if plan else "sgd", model=network, plan=plan), recipe, recipe.lr)
     device, in_epoch = data.pixels.device, len(data.pixels) // recipe.batch_size
+    if not in_epoch:
+        raise ValueError(f"{len(data.pixels)} images are fewer than a batch of {recipe.batch_size}: give more data")
     network.train()
     for epoch in range(recipe.epochs):
         order = torch.randperm(len(data.pixels))[: in_epoch * recipe.batch_size].view(in_epoch, -1)

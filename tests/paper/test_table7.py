@@ -8,8 +8,8 @@ import torch
 
 import repopt
 from made_up import QUICK
-from paper.dense_data import CITYSCAPES, IGNORED
-from paper.dense_tasks import Detection, Segmentation, fine_tuned, placed, steps
+from paper.dense_data import CITYSCAPES, IGNORED, placed
+from paper.dense_tasks import Detection, Segmentation, fine_tuned, steps
 from paper.jobs import Scope
 from paper.pages import table
 from paper.tables import reproduce, rows_left, table_named
@@ -184,6 +184,12 @@ def test_a_loss_that_is_not_finite_ends_the_training():
     network.get_submodule("encoder.model").stage0.conv.weight.data.fill_(torch.nan)
     with pytest.raises(repopt.train.loop.DivergedError, match="not finite after epoch 1"):
         fine_tuned(task, network, None, task.made_up(4), RECIPE)
+
+
+def test_less_than_a_batch_is_refused():
+    network = SCENES.network("repopt_vgg_nano", None)
+    with pytest.raises(ValueError, match="3 images are fewer than a batch of 4"):
+        next(steps(SCENES, network, None, SCENES.made_up(3), RECIPE))
 
 
 def test_half_precision_without_loss_scaling_is_refused():
