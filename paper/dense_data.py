@@ -10,9 +10,9 @@ instead of `labelIds`.
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -159,6 +159,16 @@ def read_cityscapes(
         pixels=_stacked(lambda file: _pixels(file, size), images),
         labels=_stacked(lambda file: _classes(_label_file(path, split, file), size), images),
     )
+
+
+def placed(data: Any, device: torch.device) -> Any:
+    """A data set with all of its tensors on a device."""
+    moved = {
+        name: value.to(device) if isinstance(value, Tensor) else [each.to(device) for each in value]
+        for name, value in vars(data).items()
+        if name != "classes"
+    }
+    return replace(data, **moved)
 
 
 def _stacked(read: Callable[[Path], Tensor], files: Sequence[Path]) -> Tensor:

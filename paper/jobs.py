@@ -20,6 +20,8 @@ _DATA = {
     "cifar100": ("cifar100", "the folder of CIFAR-100"),
     "imagenette": ("folder", "the folder that holds its train and val"),
     "mini64": ("folder", "the folder that holds its train and val"),
+    "coco": ("", "the folder that holds its annotations/ and train2017/"),
+    "cityscapes": ("", "the folder that holds its leftImg8bit/ and gtFine/"),
 }
 _CROPS: dict[str, Any] = {"size": 96, "resized_crop": (0.25, 1.0)}  # of Imagenette, a quarter of the image or more
 # the paper's recipe on Imagenette and mini-ImageNet, `small` on CIFAR-100
@@ -43,6 +45,8 @@ class Scope:
     imagenette: Path | None = None  # the folder that holds Imagenette's train and val, which models are trained on.
     # the folder that holds train and val of mini-ImageNet: 100 classes, 50,000 and 6,000 images of 64 px.
     mini64: Path | None = None
+    coco: Path | None = None  # the folder that holds COCO's annotations/, train2017/ and val2017/, for table7.
+    cityscapes: Path | None = None  # the folder that holds Cityscapes' leftImg8bit/ and gtFine/, for table7.
     authors: Path | None = None  # the folder of the scales that the paper's authors released.
     # of what is compared; 0 1 2 unless given, 0 where quick. Where a learning rate is chosen, 0 does it.
     seeds: tuple[int, ...] = ()
@@ -68,12 +72,14 @@ class Scope:
 
     def data(self, name: str) -> str:
         """Data by name, as `repopt train` takes it."""
-        if self.quick or name == "digits":
-            return "digits"
-        path, (loader, wanted) = getattr(self, name), _DATA[name]
+        return "digits" if self.quick or name == "digits" else f"{_DATA[name][0]}:{self.folder(name).resolve()}"
+
+    def folder(self, name: str) -> Path:
+        """The folder of data, or an error that names the flag."""
+        path: Path | None = getattr(self, name)
         if path is None:
-            raise ValueError(f"this table needs data: give --{name}, {wanted}")
-        return f"{loader}:{path.resolve()}"
+            raise ValueError(f"this table needs data: give --{name}, {_DATA[name][1]}")
+        return path
 
     def adapt(self, recipe: Recipe, seed: int) -> Recipe:
         """A recipe as it is run here: with a seed and the scope's precision, and cut short where the scope is quick."""
@@ -94,8 +100,10 @@ class Training:
     recipe: Recipe | None = None  # another one than the data's, or than that of the model's family for a search
     fields: Mapping[str, Any] = field(default_factory=dict)  # that replace some of the recipe's
     options: Mapping[str, Any] = field(default_factory=dict)  # of the model
+    fine_tuned_on: str = ""  # other data, coco or cityscapes
     limit: int | None = None  # images that it is trained on, and at the most as many to evaluate; all unless given
     one_seed: bool = False  # not trained with the others
+    in_quick: bool = True  # whether a quick table has it
     again: bool = False  # a second search, with another seed
     measure: "Callable[[Training, Scope, int, Workshop], Lines]" = lambda training, scope, seed, workshop: [
         figures_of(training.run(scope, seed, workshop))

@@ -27,6 +27,7 @@ NAMES = {
     "qat_mini": "evidence:QAT",
     **{"constants": "studies:CONSTANTS", "multipliers": "scale_figures:MULTIPLIERS", "a0": "studies:A0"},
     **{"table5": "studies:TABLE5", "table6": "studies:TABLE6", "tableB": "studies:TABLE_B"},
+    "table7": "table7:TABLE7",
     **{"figureE": "scale_figures:FIGURE_E", "table8": "table8:TABLE8", "tableC": "table8:TABLE_C"},
     **{"tableD": "table4:TABLE_D", "conventions": "studies:CONVENTIONS", "zoo": "studies:ZOO"},
 }
@@ -82,7 +83,7 @@ class Table(View):
         for given, training in product(scope.seeds, self.trainings):
             seed = given if training.data and training.method != "search" else SEARCH_SEED
             theirs = training.scales == "authors"
-            too_much = scope.quick and (theirs or training.scales == SEARCHED_AGAIN)
+            too_much = scope.quick and (theirs or training.scales == SEARCHED_AGAIN or not training.in_quick)
             if not too_much and not (training.one_seed and given != scope.seeds[0]):
                 known = {"model": scope.model(training.model), "seed": seed, **training.key}
                 key = {column: known.get(column) for column in self.keys}
@@ -124,7 +125,8 @@ def reproduce(table: Table, scope: Scope, workshop: Workshop, path: Path, only: 
     """Measures the missing rows whose names match, each written at once; returns those that other processes are at."""
     for each in chain.from_iterable((training, training.scales) for training in table.trainings):
         if isinstance(each, Training) and each.data:
-            scope.data(each.data)  # or say which is missing
+            for name in filter(None, (each.data, each.fine_tuned_on)):
+                scope.data(name)  # or say which is missing
     columns = next(csv.reader(path.read_text().splitlines()), []) if path.exists() else []
     if not are_some_of(columns, table.header):  # said now, rather than after minutes of training
         raise ValueError(f"{str(path)!r} has different columns from {path.stem}: give another --out")
