@@ -400,7 +400,7 @@ CASES = {
         "eval finished --device cpu",
         "no operator 'stage9.conv'",
     ),
-    "symmetric INT8 for x86": (None, "quantize finished --symmetric", "need the backend onnxruntime"),
+    "symmetric INT8 for x86": (None, "quantize finished --symmetric", "give --backend onnxruntime"),
     "symmetric floats": (None, "export finished --symmetric --out x.onnx", "leave --symmetric out"),
     "symmetric from a folder": (
         None,

@@ -23,7 +23,8 @@ FULL = Scope(
 )
 # of the others rows are timed, quantized or analyzed, which needs real runs
 TRAINED = ("zoo", "conventions", "constants", "a0", "table4", "table5", "table6", "tableB", "tableD")
-TRAINED += ("table4_cpu", "where", "one_run", "best", "decay", "adamw")
+TRAINED += ("table4_cpu", "one_run", "best", "decay", "adamw")  # `where` has their ways, in twelve cells
+SLOW = ("qat_mini",)  # QAT of a graph takes a minute
 BEGUN = ("table4_cpu", "where", "int8_mini")
 # the rows that are measured for real, of tables that differ in what they do with a run
 MEASURED = {"zoo": "*vgg*", "figureE": "*", "multipliers": "*", "table2": "*", "table3": "*"}
@@ -112,7 +113,7 @@ def test_equal_batches_are_equal_and_trained_at_the_recipes_size(drafts):
     assert {row.key["model"] for row in rows} == {f"repopt_vgg_{size}" for size in ("b1", "b2", "l1", "l2")}
 
 
-@pytest.mark.parametrize("name", MEASURED)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in MEASURED])
 def test_a_quick_table_is_measured_once_and_shown(name, workshop, tmp_path, capsys):
     if name in ("table8", "int8_mini", "qat_mini"):
         pytest.importorskip("torchao", reason="needs the extra int8")
