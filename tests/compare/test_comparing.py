@@ -123,6 +123,7 @@ def test_the_command_at_the_end_trains_the_best(again):
     assert recipe == json.loads((best / "recipe.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_network_of_ones_own_is_compared_with_real_branches(tmp_path, monkeypatch, capsys):
     """Depthwise, grouped and dilated convolutions; --minutes leaves one epoch and one seed."""
     monkeypatch.chdir(tmp_path)

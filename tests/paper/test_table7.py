@@ -27,6 +27,7 @@ RECIPE = replace(demo(), epochs=1, batch_size=4, lr_batch=4, lr=0.01, warmup_epo
 SCENES, BOXES = Segmentation(size=(64, 128), width=16), Detection(size=64, width=32)
 
 
+@pytest.mark.slow
 def test_quick_is_two_arms_of_two_steps(tmp_path):
     pytest.importorskip("onnxruntime", reason="it computes INT8")
     made, path = table_named("table7"), tmp_path / "table7.csv"

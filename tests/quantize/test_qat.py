@@ -33,6 +33,7 @@ def weights_after(lr, scale=None):
     return next(each for name, each in program.state_dict().items() if each.ndim == 4)
 
 
+@pytest.mark.slow
 def test_a_multiplier_of_four_is_four_times_the_learning_rate():
     once, four_times = weights_after(0.01), weights_after(0.04)
     assert not torch.equal(once, four_times)
