@@ -100,7 +100,7 @@ VIEWS: Mapping[str, View] = {
         by=("rule", "way"),
         order={"rule": ("sgd", "adamw", "adam", "lion"), "way": ("stock", "plain", "grad", "closed", "branch")},
         columns=[
-            *("rule", "way", _steps("a step alone", "ratio", "fused"), _steps("in a row", "queued_ratio", "fused")),
+            *("rule", "way", _steps("a step alone", "ratio", "fused"), _steps("in a loop", "queued_ratio", "fused")),
             _steps("as a CUDA graph", "ratio", "fused, graph"),
             number("repopt_bytes", "kept, MB", "{:.2f}", 1e6),
         ],
@@ -109,7 +109,7 @@ VIEWS: Mapping[str, View] = {
         by=("rule", "implementation", "way"),
         columns=[
             Column("optimizer", lambda line: f"{line['rule']}, {line['implementation']}", False),
-            *("way", _median("milliseconds", "ms"), _median("ratio", "ratio"), _median("queued_ratio", "in a row")),
+            *("way", _median("milliseconds", "ms"), _median("ratio", "ratio"), _median("queued_ratio", "in a loop")),
             number("state_bytes", "state MB", "{:.1f}", 1e6),
             number("repopt_bytes", "kept MB", "{:.2f}", 1e6),
             number("peak_bytes", "peak MB", "{:.1f}", 1e6),

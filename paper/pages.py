@@ -195,7 +195,7 @@ _STEPS = {
 def _step_ratios(rows: Sequence[Record]) -> dict[str, dict[str, float]]:
     return {
         name: {
-            "in a row": mean(matching(rows, rule=rule, way=way, implementation="fused"), "queued_ratio"),
+            "in a loop": mean(matching(rows, rule=rule, way=way, implementation="fused"), "queued_ratio"),
             "as a CUDA graph": mean(matching(rows, rule=rule, way=way, implementation="fused, graph"), "ratio"),
         }
         for name, (rule, way) in _STEPS.items()

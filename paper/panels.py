@@ -71,7 +71,7 @@ def identity_ratio_curves(means: Mapping[str, Mapping[int, tuple[float, float]]]
 
 
 def step_costs(ratios: Mapping[str, Mapping[str, float]]) -> str:
-    """How long a step takes, {optimizer: {"in a row" or "as a CUDA graph": times stock}}, as bars."""
+    """How long a step takes, {optimizer: {"in a loop" or "as a CUDA graph": times stock}}, as bars."""
     figure, axes = new_figure(width=700, height=60 + 52 * len(ratios))
     axes.grid(visible=False, axis="y")
     axes.grid(axis="x", color=GRID, linewidth=0.6)

@@ -85,6 +85,7 @@ def test_a_step_captured_in_a_graph_trains_the_block(ours, theirs, options, thei
         (twin, theirs(twin.parameters(), **their_options)),
     ):
         side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for seed in range(3):
                 x.copy_(torch.randn(x.shape, generator=torch.Generator().manual_seed(seed), dtype=x.dtype))
@@ -151,6 +152,7 @@ def test_a_graph_of_the_passes_alone_leaves_the_step_to_us(ours, theirs, options
             model(x).square().mean().backward()
 
         side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(3):
                 passes()

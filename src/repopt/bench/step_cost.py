@@ -1,8 +1,9 @@
 """The cost of an optimizer step with and without repopt.
 
 The optimizers take turns, each on its own copy of the same parameters and gradients, and their medians are compared:
-what else the machine does slows all of them alike. A step is timed alone, which on a GPU shows what the host does
-before the launch, and in a row of steps that wait for nothing, as a training loop takes them.
+what else the machine does slows all of them alike. On a GPU a step is timed twice. In a training loop it comes while
+the device is still busy with the backward pass, which has filled the cache with other things: this is what it costs.
+Alone, on an idle device, it shows what the host does before the launch.
 """
 
 import copy
@@ -33,7 +34,7 @@ _WAYS = {
     "lion": ("plain", "closed"),
 }
 _SGD: dict[str, Any] = {"lr": 1e-3, "momentum": 0.9, "nesterov": True, "weight_decay": 4e-5}
-_IN_A_ROW = 20
+_BACKWARD = 1 << 29  # bytes that are written before a queued step, several times what a cache holds
 _IMPLEMENTATIONS: dict[str, dict[str, bool]] = {
     "fused": {"fused": True},
     "foreach": {"foreach": True},
@@ -52,7 +53,7 @@ class StepCost:
         implementation: of torch's optimizer, and `graph` where the step was replayed as a CUDA graph.
         milliseconds: of a step that begins and ends with an idle device, median of the repeats.
         ratio: to the stock optimizer of the same implementation.
-        queued_milliseconds: of a step among others that wait for nothing.
+        queued_milliseconds: of a step behind other work, with nothing of its own in the cache.
         queued_ratio: to the stock optimizer of the same implementation.
         state_bytes: the optimizer's state.
         repopt_bytes: what repopt keeps beside it: multipliers, scales, or the branches' kernels.
@@ -101,10 +102,8 @@ def measure_step(
         timers[way] = _Timer(own, *_make(way, rule, own, implementation, graph), graph=graph, seed=seed)
     for _ in range(repeats):
         for timer in timers.values():
-            timer.time_one_step()
-    for _ in range(max(1, repeats // 4)):
-        for timer in timers.values():
-            timer.time_a_row()
+            timer.time_alone()
+            timer.time_queued()
     stock = statistics.median(timers[_WAYS[rule][0]].milliseconds)
     queued = statistics.median(timers[_WAYS[rule][0]].queued)
     return [
@@ -178,19 +177,26 @@ class _Timer:
         self.peak_bytes = self._measure_peak() if self._cuda else None
         self._step: Callable[[], object] = self._captured() if graph else optimizer.step
 
-    def time_one_step(self) -> None:
-        self.milliseconds.append(self._time(1))
-
-    def time_a_row(self) -> None:
-        self.queued.append(self._time(_IN_A_ROW if self._cuda else 1))
-
-    def _time(self, steps: int) -> float:
+    def time_alone(self) -> None:
         self._synchronize()
         start = time.perf_counter()
-        for _ in range(steps):
-            self._step()
+        self._step()
         self._synchronize()
-        return 1e3 * (time.perf_counter() - start) / steps
+        self.milliseconds.append(1e3 * (time.perf_counter() - start))
+
+    def time_queued(self) -> None:
+        if not self._cuda:  # no queue
+            self.queued.append(self.milliseconds[-1])
+            return
+        backward = torch.empty(_BACKWARD, dtype=torch.uint8, device=self._params[0].device)
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        for _ in range(5):  # a millisecond or so, in which the host gets ahead
+            backward.zero_()
+        start.record()
+        self._step()
+        end.record()
+        end.synchronize()
+        self.queued.append(start.elapsed_time(end))
 
     def _synchronize(self) -> None:
         if self._cuda:

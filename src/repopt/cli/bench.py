@@ -251,7 +251,7 @@ def _print_step_table(records: list[dict[str, Any]]) -> None:
     first = records[0]
     shown = table(
         "optimizer",
-        *("ms", "ratio", "in a row", "state MB", "repopt MB", "peak MB"),
+        *("ms", "ratio", "in a loop", "state MB", "repopt MB", "peak MB"),
         title=f"A step of {first['model']}, {first['memory_format']}, on {first['hardware']}",
     )
     for record in records:

@@ -1,8 +1,7 @@
 """The steps of SGD, Adam and Lion on the imagined blocks, each for many tensors in one launch.
 
 A program steps one block of one tensor, which `launches` names. It reads weight, gradient and states once and writes
-weight and states once. That is what takes the time: the factors of its entries are worked out meanwhile. Nothing is
-read twice, so loads and stores ask the cache to keep none of it, which saves 8% of SGD's step on an H200.
+weight and states once. That is what takes the time: the factors of its entries are worked out meanwhile.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -28,7 +27,7 @@ def _read(start, inside, WIDE: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.con
     if MASKED:
         value = tl.load(start + tl.arange(0, BLOCK), mask=inside, other=0)
     else:
-        value = tl.load(start + tl.arange(0, BLOCK), eviction_policy="evict_first")
+        value = tl.load(start + tl.arange(0, BLOCK))
     return value.to(WIDE)
 
 
@@ -37,7 +36,7 @@ def _write(start, value, inside, TYPE: tl.constexpr, MASKED: tl.constexpr, BLOCK
     if MASKED:
         tl.store(start + tl.arange(0, BLOCK), value.to(TYPE), mask=inside)
     else:
-        tl.store(start + tl.arange(0, BLOCK), value.to(TYPE), cache_modifier=".cs")
+        tl.store(start + tl.arange(0, BLOCK), value.to(TYPE))
 
 
 @triton.jit
