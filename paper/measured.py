@@ -4,10 +4,24 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import replace
 
-from paper import table4, table8
+from paper import evidence, table4, table8
 from paper.kernel_spread import POSITIONS
 from paper.table8 import int8_column
-from paper.view import SEEDS, Column, Line, View, accuracy, difference, matching, number, papers, spread, text, values
+from paper.view import (
+    SEEDS,
+    Column,
+    Line,
+    View,
+    accuracy,
+    difference,
+    matching,
+    mean,
+    number,
+    papers,
+    spread,
+    text,
+    values,
+)
 
 _CIFAR = {"data": "cifar100"}
 _PTQ = {**_CIFAR, "backend": "x86", "method": "ptq"}
@@ -70,6 +84,16 @@ def _calibrated(weights: str) -> Column:
     return accuracy(f"INT8, per-{weights} weights", "int8_accuracy", **wanted)
 
 
+def _by_way(way: str, column: str = "val_accuracy", heading: str = "", form: str = "") -> Column:
+    """What a way reaches in a cell of the map, at its best learning rate."""
+
+    def cell(line: Line) -> str:
+        rows = evidence.WHERE.at_best(matching(line.rows, way=way))
+        return form.format(mean(rows, column)) if form and rows else spread(rows, column)
+
+    return Column(heading or way, cell)
+
+
 def _kernel(position: str) -> Column:
     return Column(position, lambda line: f"{float(line[position]):.4f} ({float(line[f'{position}_at_init']):.4f})")
 
@@ -84,6 +108,25 @@ VIEWS: Mapping[str, View] = {
         columns=[
             *(text("optimizer", "method", _README), SEEDS, accuracy(), Column("RepOpt minus this", _repopt_minus)),
             papers("the paper's difference, on ImageNet", _PAPER_GAPS, "optimizer", form="{:+.2f}"),
+        ],
+    ),
+    "ways": View(
+        csv="where",
+        by=evidence.WHERE.by,
+        best=evidence.WHERE.best,
+        chosen_on=evidence.WHERE.chosen_on,
+        order={"way": evidence.WHERE.order["way"]},
+        columns=evidence.WHERE.columns[3:],
+    ),
+    "map": View(
+        csv="where",
+        by=("model", "share", "epochs"),
+        order={column: texts for column, texts in evidence.WHERE.order.items() if column != "way"},
+        columns=[
+            *(text("share", "of the data"), "epochs"),
+            *map(_by_way, ("plain SGD", "Dirac", "RepOpt, searched", "RepOpt, depth", "RepOpt, one run")),
+            *map(_by_way, ("RepVGG", "QARepVGG")),
+            _by_way("RepOpt, searched", "train_accuracy", "RepOpt on training images", "{:.0f}"),
         ],
     ),
     "readme_int8": View(

@@ -189,7 +189,7 @@ class _Timer:
             self.queued.append(self.milliseconds[-1])
             return
         backward = torch.empty(_BACKWARD, dtype=torch.uint8, device=self._params[0].device)
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         for _ in range(5):  # a millisecond or so, in which the host gets ahead
             backward.zero_()
         start.record()
