@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from paper import library, measured, worth_figures
+from paper import front_figures, library, measured, worth_figures
 from paper.claims import Which, read_claims
 from paper.jobs import Scope
 from paper.panels import step_costs
 from paper.scale_figures import drawings, rank_correlations_by_depth
 from paper.tables import NAMES, rows_left, table_named
-from paper.view import Gap, Record, View, Wanted, difference, matching, mean, number, read_rows, render, spread
+from paper.view import Gap, Record, View, Wanted, difference, matching, mean, number, read_rows, render, spread, values
 from repopt.files import replacing
 from repopt.report.figures import standing_alone
 
@@ -166,22 +166,38 @@ def pages() -> list[Path]:
 
 
 def draw_figures(results: Path = RESULTS) -> None:
-    """Draws the figures of appendix E, of what the method is worth, and of what a step costs.
+    """Draws all figures of docs/figures.
 
     Raises:
         ImportError: matplotlib is not installed.
     """
-    rows = read_rows(results / "figureE.csv")
-    for kind, svg in (drawings(rows) if rows else {}).items():
-        (ROOT / "docs" / "figures" / f"figureE-{kind}.svg").write_text(svg)
-    rows = read_rows(results / "where.csv")
-    for kind, svg in (worth_figures.drawings(rows) if rows else {}).items():
-        (ROOT / "docs" / "figures" / f"worth-{kind}.svg").write_text(standing_alone(svg))
-    steps = matching(read_rows(results / "bench_step.csv"), model="repopt_vgg_b1", **_SHOWN_STEPS)
-    if steps:
-        (ROOT / "docs" / "figures" / "step-cost.svg").write_text(standing_alone(step_costs(_step_ratios(steps))))
+    for name, svg in _figures(results):
+        (ROOT / "docs" / "figures" / f"{name}.svg").write_text(standing_alone(svg))
 
 
+def _figures(results: Path) -> Iterator[tuple[str, str]]:
+    """Names and figures of those whose rows are there."""
+    yield "multiplier", front_figures.multiplier()
+    if found := read_rows(results / "figureE.csv"):
+        yield from ((f"figureE-{kind}", svg) for kind, svg in drawings(found).items())
+    if found := read_rows(results / "where.csv"):
+        yield from ((f"worth-{kind}", svg) for kind, svg in worth_figures.drawings(found).items())
+    if found := read_rows(results / "int8_mini.csv"):
+        yield "int8", front_figures.int8_bars(found, table_named("int8_mini").order["way"])
+    if found := read_rows(results / "histograms.csv"):
+        yield "kernels", front_figures.kernel_steps(found)
+    if found := read_rows(results / "imagenette.csv"):
+        rows = {
+            name: _chosen(results, "readme", optimizer, {"model": "repopt_vgg_b1"})
+            for optimizer, (name, _) in _METHODS.items()
+        }
+        speeds = {name: mean(matching(found, method=method), "images_per_second") for name, method in _METHODS.values()}
+        yield "speed", front_figures.accuracy_against_speed({name: (speeds[name], values(rows[name])) for name in rows})
+    if shown := matching(read_rows(results / "bench_step.csv"), model="repopt_vgg_b1", **_SHOWN_STEPS):
+        yield "step-cost", step_costs(_step_ratios(shown))
+
+
+_METHODS = {"RepOptimizer": ("RepOpt", "repopt"), "SGD, RepVGG": ("RepVGG", "repvgg"), "SGD": ("plain SGD", "sgd")}
 _SHOWN_STEPS = {"hardware": "NVIDIA H200", "memory_format": "channels_last", "date": "2026-11-16"}
 _STEPS = {
     "SGD, attached": ("sgd", "grad"),

@@ -72,7 +72,7 @@ def identity_ratio_curves(means: Mapping[str, Mapping[int, tuple[float, float]]]
 
 def step_costs(ratios: Mapping[str, Mapping[str, float]]) -> str:
     """How long a step takes, {optimizer: {"in a loop" or "as a CUDA graph": times stock}}, as bars."""
-    figure, axes = new_figure(width=700, height=60 + 52 * len(ratios))
+    figure, axes = new_figure(width=500, height=70 + 46 * len(ratios))
     axes.grid(visible=False, axis="y")
     axes.grid(axis="x", color=GRID, linewidth=0.6)
     kinds = list(dict.fromkeys(kind for found in ratios.values() for kind in found))
@@ -80,7 +80,8 @@ def step_costs(ratios: Mapping[str, Mapping[str, float]]) -> str:
         for series, kind in enumerate(kinds):
             place = height + 0.19 - 0.38 * series
             axes.barh(place, found[kind], height=0.34, color=SERIES[series])
-            axes.annotate(f"{found[kind]:.2f}", (found[kind], place), (4, 0), textcoords="offset points", va="center")
+            at = found[kind], place
+            axes.annotate(f"{at[0]:.2f}", at, (4, 0), textcoords="offset points", va="center", color=INK, fontsize=11)
     axes.axvline(1, color=INK, linewidth=1)
     axes.set_yticks(range(len(ratios)), list(ratios)[::-1])
     axes.set_xlabel("time of a step, times the stock optimizer's")

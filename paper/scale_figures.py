@@ -17,7 +17,6 @@ from paper.view import Record, groups, matching, number, over_rows, text, values
 from paper.workshop import ENVIRONMENT, Workshop, figures_of
 from repopt.device import environment
 from repopt.plans.scales import Scales
-from repopt.report.figures import standing_alone
 from repopt.train.records import sampled_operator
 
 _SOURCES = ("cifar100", "imagenette")
@@ -64,7 +63,7 @@ def drawings(rows: Sequence[Record]) -> dict[str, str]:
     """Both figures, one panel for each search."""
     searches = [read_back(source, found) for (source,), found in groups(rows, "source").items()]
     over = scales_over_epochs(searches, matching(rows, curve="over epochs")[0]["operator"])
-    return {"epochs": standing_alone(over), "depth": standing_alone(scales_by_depth(searches))}
+    return {"epochs": over, "depth": scales_by_depth(searches)}
 
 
 def read_back(source: str, rows: Sequence[Record]) -> Search:

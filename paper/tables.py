@@ -29,6 +29,7 @@ NAMES = {
     **{"table5": "studies:TABLE5", "table6": "studies:TABLE6", "tableB": "studies:TABLE_B"},
     "table7": "table7:TABLE7",
     **{"figureE": "scale_figures:FIGURE_E", "table8": "table8:TABLE8", "tableC": "table8:TABLE_C"},
+    "histograms": "histograms:HISTOGRAMS",
     **{"tableD": "table4:TABLE_D", "conventions": "studies:CONVENTIONS", "zoo": "studies:ZOO"},
 }
 
@@ -177,6 +178,6 @@ def _write_row(table: Table, row: TableRow, workshop: Workshop, path: Path) -> N
         lines = [{"outcome": str(error), **environment(workshop.chosen_device)}]
     found = [{"commit": commit(), **line, **row.key} for line in lines]  # the training's commit, or the current one
     append_csv(path, [{column: line.get(column) for column in table.header} for line in found])
-    accuracies = [line["val_accuracy"] for line in found if line.get("val_accuracy") is not None]
+    accuracies = dict.fromkeys(line["val_accuracy"] for line in found if line.get("val_accuracy") is not None)
     if accuracies:
         print(f"    accuracy {', '.join(f'{each:.2f}' for each in accuracies)}", flush=True)

@@ -52,7 +52,13 @@ def _accuracies(found: Mapping[str, tuple[float, float]]) -> str:
         colour = SERIES[0] if way.startswith("RepOpt") else SERIES[1]
         axes.errorbar(accuracy, height, xerr=error, color=colour, marker="o", markersize=7, capsize=4, linewidth=2)
         axes.annotate(
-            f"{accuracy:.1f}", (accuracy, height), (0, 7), textcoords="offset points", ha="center", fontsize=11
+            f"{accuracy:.1f}",
+            (accuracy, height),
+            (0, 7),
+            textcoords="offset points",
+            ha="center",
+            color=INK,
+            fontsize=11,
         )
     axes.set_yticks(range(len(ordered)), [way for way, _ in ordered])
     axes.set_ylim(-0.6, len(ordered) - 0.3)

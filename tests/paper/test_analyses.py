@@ -1,5 +1,6 @@
 """`python -m paper kernels`, `variance` and `scales`: tables, figures, and what they cannot use."""
 
+import re
 import sys
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
@@ -59,7 +60,9 @@ def test_a_figure_stands_alone(root, tmp_path, analyze):
     analyze("kernels", root / "repvgg", "--out", tmp_path)
     drawn = (tmp_path / "kernels.svg").read_text()
     assert ElementTree.fromstring(drawn).tag == "{http://www.w3.org/2000/svg}svg"
-    assert "var(" not in drawn
+    used, given = set(re.findall(r"var\((--[\w-]+)\)", drawn)), drawn.partition("prefers-color-scheme: dark")
+    assert used
+    assert all(f"{variable}: #" in palette for variable in used for palette in (given[0], given[2]))  # light and dark
 
 
 def test_searches_stand_side_by_side_with_their_rank_correlation(root, analyze):

