@@ -59,7 +59,7 @@ def compare(
         branches: of the imagined and the real blocks: repvgg, acnet, or a .toml file, see docs/models.md.
         data: the path of a folder, digits, cifar10:PATH, cifar100:PATH or fake:N,C,SIZE.
         methods: those that fit the model unless given: sgd, dirac, repopt, repopt:depth, repopt:ones, repopt:learn,
-            branches (for any model), repvgg, qarepvgg (for models of repopt).
+            branches, qarepvgg (for any model), repvgg (for models of repopt).
         scales: of the method repopt: a file, a shipped name, ones, depth or learn; those that ship for the model unless
             given, else depth.
         seeds: of each method.
