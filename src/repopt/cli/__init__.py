@@ -223,28 +223,31 @@ def _value(given: list[str], flag: str) -> str | None:
     return None
 
 
-def say_before(job: "Job", out: Path, *, auto: bool, resume: bool, quiet: bool) -> None:
-    """Prints what a user may not expect of the run that is about to start."""
-    from repopt.data.datasets import known_kind
-    from repopt.train.distributed import is_first_process
-    from repopt.train.notes import about_auto, about_warmup
+def notes_before(job: "Job", out: Path, *, auto: bool, resume: bool, chosen: bool = False) -> list[str]:
+    """What a user may not expect of the run that is about to start, a sentence each.
 
-    if quiet or not is_first_process():
-        return
-    known_kind(job.data)  # nothing is said of data that is not there
-    if not resume and auto:
-        print(f"note: {about_auto(job.recipe)}")
-    if not resume and job.scales == job.model:
-        print(f"note: the scales are those that ship for {job.model}")
+    Args:
+        job: the run.
+        out: its folder.
+        auto: whether the recipe follows the data.
+        resume: whether it goes on.
+        chosen: whether its scales were chosen for the user.
+    """
+    from repopt.train.notes import about_auto, about_scales, about_warmup
+
     if resume and (out / "summary.json").exists():
-        print(
-            f"note: the run in {out} was finished, and only epochs that its checkpoint lacks are trained: more "
-            "--epochs make it longer, and other settings need another --out"
-        )
-    elif resume and (out / "recipe.json").exists():
-        print("note: the run goes on with its own settings; flags other than --epochs and --broken skip are ignored")
-    if not resume and (warmup := about_warmup(job.recipe)) is not None:
-        print(f"note: {warmup}")
+        return [
+            f"the run in {out} was finished, and only epochs that its checkpoint lacks are trained: more --epochs make "
+            "it longer, and other settings need another --out"
+        ]
+    if resume:
+        return ["the run goes on with its own settings; flags other than --epochs and --broken skip are ignored"]
+    notes = [
+        about_auto(job.recipe) if auto else None,
+        about_scales(job.model, job.scales) if chosen else None,
+        about_warmup(job.recipe),
+    ]
+    return [note for note in notes if note]
 
 
 def conclude(out: Path, summary: dict[str, Any]) -> None:

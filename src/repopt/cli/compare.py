@@ -130,22 +130,17 @@ def run_study(
     asked, study = study, _with_batch(study, len(data.train))
     chosen = read_chosen(out, request)
     if chosen is None:
-        for note in (
+        say("timing a few steps of each method")
+        notes = [
             about_auto(study.recipe) if named == "auto" else None,
             about_split(data),
             about_batch(asked.recipe.batch_size, study.recipe, data),
-        ):
-            if note:
-                say(f"note: {note}")
+        ]
         chosen = prepared(
-            study,
-            data,
-            loading=loading,
-            minutes=minutes,
-            fixed=fixed,
-            device=chosen_on,
-            say=lambda note: say(f"note: {note}"),
+            study, data, loading=loading, minutes=minutes, fixed=fixed, device=chosen_on, say=notes.append
         )
+        for note in filter(None, notes):  # now that no error can make them moot
+            say(f"note: {note}")
         write_chosen(out, request, chosen)
     else:
         say(f"going on with the comparison in {out}")

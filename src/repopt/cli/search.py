@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from repopt.cli import conclude, say_before
+from repopt.cli import conclude, notes_before
 from repopt.cli.output import Device, Strides, model_options
 from repopt.files import replacing
 from repopt.train.branch_choice import read_choice
@@ -71,9 +71,9 @@ def search(
         options={**({} if strides is None else {"strides": strides}), **model_options(model_args)},
         branches=read_choice(branches),
     )
-    say_before(job, out, auto=recipe == "auto", resume=resume, quiet=quiet)
+    notes = notes_before(job, out, auto=recipe == "auto", resume=resume)
     ends = fields.epochs if resume else None
-    summary = train_run(job, out, resume=resume, epochs=ends, device=device, quiet=quiet, trust=trust)
+    summary = train_run(job, out, resume=resume, epochs=ends, device=device, quiet=quiet, trust=trust, notes=notes)
     if is_first_process():
         scales = _placed(out / "scales.safetensors", scales_out)
         conclude(out, summary)

@@ -9,7 +9,7 @@ import torch
 from repopt.data import DataSet
 from repopt.files import read_as, read_lines_as
 from repopt.models.saved import CONFIG
-from repopt.plans.scales import Scales
+from repopt.plans.scales import Scales, shipped
 from repopt.train.recipe import Recipe, lr_at
 from repopt.train.records import RunConfig, ScalesRecord
 
@@ -27,6 +27,16 @@ def about_auto(recipe: Recipe) -> str:
     }
     chosen = ", ".join(name for name, on in crops.items() if on) or "no augmentation"
     return f"the recipe auto takes {recipe.epochs} epochs, batches of {recipe.batch_size}, {size}, {chosen}"
+
+
+def about_scales(model: str, scales: object) -> str | None:
+    """Of scales that were chosen for the user."""
+    if scales is None:
+        return None
+    if scales == model:
+        return f"the scales are those that ship for {model}"
+    such = " with these strides or branches" if model in shipped() else ""
+    return f"no scales ship for {model}{such}, so they follow the depth, as sqrt(2/l); --scales names others"
 
 
 def about_warmup(recipe: Recipe) -> str | None:
