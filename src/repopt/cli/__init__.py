@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "search": ("search:search", "Hyper-Search: find a model's scales on a small data set."),
     "train": ("train:train", "Train a model by one of the methods."),
     "eval": ("evaluate:evaluate", "Evaluate a finished run, also on other data or at other resolutions."),
+    "predict": ("predict:predict", "Say which classes a finished run sees in images."),
     "quantize": ("quantize:quantize", "Quantize a finished run to INT8, and see what it costs."),
     "export": ("export:export", "Export a finished run's model, checked on real images before it is kept."),
     "report": ("report:report", "Write one HTML page about a run, or about several side by side."),
