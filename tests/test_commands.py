@@ -202,7 +202,7 @@ def test_what_a_user_may_not_expect_is_said(tmp_path, capsys, monkeypatch):
         said += [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
     recipe, scales, warmup, finished, again, longer = said
     assert "give more" not in again  # they were given
-    assert recipe.startswith("note: the recipe auto takes 1 epochs, batches of 32")
+    assert recipe.startswith("note: the recipe auto takes 1 epoch, batches of 32")
     assert scales == "note: the scales are those that ship for repopt_vgg_nano"
     assert "the warm-up of 5 epochs does not end within 1" in warmup
     assert "the run in run was finished, and only epochs that its checkpoint lacks are trained" in finished

@@ -1,6 +1,7 @@
 """`repopt predict`: which classes a finished run sees in images."""
 
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -9,8 +10,8 @@ from repopt.train.prediction import predict_run
 
 
 def predict(
-    run: tyro.conf.Positional[Path],
-    images: tyro.conf.Positional[tuple[Path, ...]],
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")],
+    images: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES...")],
     *,
     top: int = 5,
     best: bool = False,

@@ -34,7 +34,7 @@ def search(
 ) -> int:
     """Hyper-Search: find a model's scales on a small data set.
 
-    Example: repopt search --model repopt_vgg_b1 --data cifar100:PATH --out runs/search-b1
+    Example: repopt search --model repopt_vgg_b1 --data cifar100:PATH --out runs/b1
 
     Args:
         model: the plain model: a name of `repopt list`, timm:NAME, torchvision:NAME, or package.module:factory for

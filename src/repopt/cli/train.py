@@ -38,7 +38,7 @@ def train(
 ) -> int:
     """Train a model by one of the methods.
 
-    Example: repopt train --model repopt_vgg_b1 --data PATH --scales scales.safetensors --out runs/b1
+    Example: repopt train --model timm:resnet18 --data photos --out runs/resnet
 
     Args:
         model: the plain model: a name of `repopt list`, timm:NAME, torchvision:NAME, or package.module:factory for

@@ -9,6 +9,7 @@ import torch
 from repopt.data import DataSet
 from repopt.files import read_as, read_lines_as
 from repopt.models.saved import CONFIG
+from repopt.plans.patterns import counted
 from repopt.plans.scales import Scales, shipped
 from repopt.train.recipe import Recipe, lr_at
 from repopt.train.records import RunConfig, ScalesRecord
@@ -26,7 +27,7 @@ def about_auto(recipe: Recipe) -> str:
         "RandAugment": recipe.randaugment is not None,
     }
     chosen = ", ".join(name for name, on in crops.items() if on) or "no augmentation"
-    return f"the recipe auto takes {recipe.epochs} epochs, batches of {recipe.batch_size}, {size}, {chosen}"
+    return f"the recipe auto takes {counted(recipe.epochs, 'epoch')}, batches of {recipe.batch_size}, {size}, {chosen}"
 
 
 def about_scales(model: str, scales: object) -> str | None:
@@ -43,8 +44,8 @@ def about_warmup(recipe: Recipe) -> str | None:
     if recipe.warmup_epochs < recipe.epochs:
         return None
     return (
-        f"the warm-up of {recipe.warmup_epochs:g} epochs does not end within {recipe.epochs}: for a quick try give "
-        "--warmup-epochs 0"
+        f"the warm-up of {counted(recipe.warmup_epochs, 'epoch')} does not end within {recipe.epochs}: for a quick try "
+        "give --warmup-epochs 0"
     )
 
 
@@ -52,8 +53,8 @@ def about_split(data: DataSet) -> str | None:
     if data.held_out is None:
         return None
     return (
-        f"{data.name!r} has no folder 'val': a tenth of each class is held out, {len(data.val)} images beside "
-        f"{len(data.train)} to train on, always the same"
+        f"{data.name!r} has no folder 'val': a tenth of each class is held out, "
+        f"{counted(len(data.val), 'image')} beside {len(data.train)} to train on, always the same"
     )
 
 
@@ -61,8 +62,8 @@ def about_batch(asked: int, recipe: Recipe, data: DataSet) -> str | None:
     if asked == recipe.batch_size:
         return None
     return (
-        f"a batch of {asked} is larger than the data of {len(data.train)} images: it is {recipe.batch_size} here, and "
-        "the learning rate shrinks with it"
+        f"a batch of {asked} is larger than the data of {counted(len(data.train), 'image')}: it is {recipe.batch_size} "
+        "here, and the learning rate shrinks with it"
     )
 
 
