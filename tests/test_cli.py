@@ -2,17 +2,19 @@
 
 import csv
 import json
+import re
 import subprocess
 import sys
 from functools import partial
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from broken import break_the_multiplier
 from interrupted import interrupt_in
-from repopt.cli import COMMANDS
+from repopt.cli import COMMANDS, main
 from train.program import heard as run
 
 
@@ -74,6 +76,19 @@ def test_help_is_there_for_a_newcomer(args):
     done = run(*args)
     assert done.returncode == 0
     assert "usage: repopt" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["", "bench", *COMMANDS])
+def test_help_fits_80_columns_and_breaks_no_line_early(name, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit, match="0"):
+        main([*name.split(), "--help"])
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert max(map(len, lines)) <= 80
+    for line, after in pairwise(lines):
+        goes_on = re.match(r"[│ ]( {9,})(\S+)", after)
+        if goes_on and line[: goes_on.start(2)].endswith("  "):  # the text of a flag begins or goes on there
+            assert len(f"{line.rstrip('│ ')} {goes_on[2]}") > 78, line
 
 
 @pytest.mark.parametrize("name", COMMANDS)

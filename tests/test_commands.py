@@ -139,10 +139,8 @@ BAD = {
     "unknown recipe": ("search --recipe serch --out x", "there is no recipe 'serch'; there is search"),
     "out folder in use": ("train --scales ones --out trained", "there is a run in 'trained' already"),
     "nothing to resume": ("train --resume --out x", "there is no run in 'x' to resume"),
-    "no scales": ("train --model repopt_ghostnet_130 --out x", "the method repopt needs scales"),
     "a run as weights": ("train --weights trained --method sgd --out x", "'trained' is a folder: give the file in it"),
     "no gates": ("train --model repopt_ghostnet_050 --se --out x", "repopt_ghostnet_050 has no option 'se'; it has"),
-    "other strides": ("train --strides 1 1 1 1 1 --out x", "the method repopt needs scales"),
     "real branches": ("train --model repvgg_nano --out x", "give --model repopt_vgg_nano, and --method repvgg"),
     "scales of another size": ("train --scales repopt_vgg_b1 --out x", "searched for repopt_vgg_b1"),
     "a folder as a model": (
@@ -158,12 +156,39 @@ BAD = {
 }
 
 
-def test_nothing_is_said_of_data_that_is_not_there(capsys):
+@pytest.mark.parametrize(
+    ("words", "trouble"),
+    [
+        ("--data no-photos", "'no-photos' is not a source of data"),
+        ("--model repopt_vgg_z9", "there is no model 'repopt_vgg_z9'"),
+        ("--model timm:resnet81 --data digits", "timm has no model 'resnet81'"),
+        ("--graph True", "leave --graph out"),
+    ],
+)
+def test_no_notes_are_printed_of_a_run_that_cannot_start(words, trouble, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match="2"):
-        main(["train", "--data", "no-photos", "--out", "x"])
+        main(["train", *words.split(), "--device", "cpu", "--out", "x"])
     said = capsys.readouterr()
     assert not said.out
-    assert "'no-photos' is not a source of data" in said.err
+    assert trouble in said.err
+    with pytest.raises(SystemExit, match="2"):
+        main(["compare", "--model", "timm:resnet81", "--out", "x"])
+    assert "note:" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--model other_nets:small --model-args width=4", "--strides 1 2 2 1 2", "--method csla --branches repvgg"],
+)
+def test_without_scales_that_ship_the_depth_sets_them_and_a_line_says_so(words, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tiny = "train --data fake:32,4,16 --epochs 1 --warmup-epochs 0 --batch-size 32 --device cpu --out run"
+    with pytest.raises(SystemExit, match="0"):
+        main([*tiny.split(), *words.split()])
+    assert "follow the depth, as sqrt(2/l); --scales names others" in capsys.readouterr().out
+    taken = Scales.load("run/scales.safetensors")
+    assert {float(scale.mean()) for scales in taken.values() for scale in scales.values()} > {1.0}
 
 
 def test_what_a_user_may_not_expect_is_said(tmp_path, capsys, monkeypatch):
@@ -177,7 +202,7 @@ def test_what_a_user_may_not_expect_is_said(tmp_path, capsys, monkeypatch):
         said += [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
     recipe, scales, warmup, finished, again, longer = said
     assert "give more" not in again  # they were given
-    assert recipe.startswith("note: the recipe auto takes 1 epochs, batches of 32")
+    assert recipe.startswith("note: the recipe auto takes 1 epoch, batches of 32")
     assert scales == "note: the scales are those that ship for repopt_vgg_nano"
     assert "the warm-up of 5 epochs does not end within 1" in warmup
     assert "the run in run was finished, and only epochs that its checkpoint lacks are trained" in finished

@@ -129,10 +129,10 @@ def test_a_network_of_ones_own_is_compared_with_real_branches(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(__file__).rpartition("/compare/")[0])
     sys.modules.pop("other_nets", None)
-    words = "--data fake:64,4,16 --methods repopt branches --minutes 0.001 --out own --device cpu"
+    words = "--data fake:64,4,16 --methods repopt branches qarepvgg --minutes 0.001 --out own --device cpu"
     run("compare", "--model", OTHER, *words.split())
     rows, found = figures(tmp_path / "own")
-    assert list(rows) == ["repopt", "branches"]
+    assert list(rows) == ["repopt", "branches", "qarepvgg"]
     assert (found["study"]["recipe"]["epochs"], found["study"]["seeds"]) == (1, 1)
     assert "1 instead of 120 epochs and 1 instead of 3 seeds" in capsys.readouterr().out.replace("\n", " ")
 

@@ -37,12 +37,12 @@ def test_shipped_scales_are_for_the_model_as_it_is():
 
 
 def test_jobs_differ_in_method_rate_and_seed_alone():
-    ways = chosen_ways("mine:net", ())
+    ways = chosen_ways("mine:net", ("sgd", "dirac", "repopt", "branches", "qarepvgg"))
     study = Study(
         model="mine:net", data="digits", ways=ways, recipe=demo(), rates=two_rates(0.1), seeds=2, branches="acnet"
     )
     jobs = [study.job(way, 0.3, 1) for way in ways]
     assert len({job.recipe for job in jobs}) == 1
     assert (jobs[0].recipe.lr, jobs[0].recipe.seed) == (0.3, 1)
-    assert [job.branches for job in jobs] == [None, "acnet", "acnet", "acnet"]
-    assert [job.scales for job in jobs] == [None, None, "depth", None]
+    assert [job.branches for job in jobs] == [None, "acnet", "acnet", "acnet", "acnet"]
+    assert [job.scales for job in jobs] == [None, None, "depth", None, None]

@@ -6,6 +6,9 @@ import pytest
 import torch
 from PIL import Image, ImageChops
 
+from repopt.data.augment import Augmentation
+from repopt.data.images import Images
+from repopt.data.loaders import TrainBatches
 from repopt.data.randaugment import OPERATIONS, drawn, rand_augmented
 from repopt.data.resident_randaugment import BATCH_OPERATIONS, rand_augmented_batch
 from repopt.data.streaming import as_tensor
@@ -122,3 +125,35 @@ def test_each_image_of_a_batch_has_its_own_operations(picture):
     assert torch.equal(other[0, :, 0], 255 - grey)
     assert torch.equal(same, images[0])
     assert torch.equal(images, as_tensor(picture).repeat(3, 1, 1, 1))  # the set itself is not changed
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param(
+            "cuda",
+            marks=[pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")],
+        ),
+    ],
+)
+def test_a_resident_set_is_augmented_where_it_is_held(device, picture):
+    """The same picture many times: each comes out in its own way, as bytes would, and on any device the same."""
+    same = as_tensor(picture.resize((32, 32))).repeat(64, 1, 1, 1)
+    images = Images(pixels=same, labels=torch.zeros(64, dtype=torch.int64))
+
+    def epoch(where, number=0):
+        augmentation = Augmentation(randaugment=(2, 15))
+        scale = {"mean": (0.0,) * 3, "std": (1.0,) * 3, "device": torch.device(where), "seed": 0}
+        batches = TrainBatches(images, augmentation, batch_size=32, size=32, **scale)
+        return torch.cat([pixels for pixels, _ in batches.pixels(number)])
+
+    found = epoch(device)
+    assert found.device.type == device
+    assert found.shape == same.shape
+    assert found.min() >= 0
+    assert found.max() <= 255
+    assert torch.equal(found.float(), found.float().round())
+    assert len(found.cpu().unique(dim=0)) > 48
+    assert not torch.equal(found, epoch(device, 1))
+    assert ((found.cpu().int() - epoch("cpu").int()).abs() > 2).float().mean() < 0.01

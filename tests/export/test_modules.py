@@ -91,6 +91,13 @@ class Two(nn.Module):
         (nn.Conv2d(1, 2, 3), "net.pt2", X, {}, "this Conv2d does not take a batch of 3 x 3 x 16 x 16 float32"),
         (nn.Linear(16, 2), "net.pt2", X.byte(), {}, "does not take a batch of 3 x 3 x 16 x 16 uint8"),
         (Doubtful(), "net.pt2", X, {}, "torch cannot export this model as .pt2: "),
+        (
+            nn.Conv2d(3, 4, 3).double(),
+            "net.onnx",
+            X.double(),
+            {},
+            r"in float64: give model\.float\(\) and a float32 ex",
+        ),
         ("net", "net.pt2", X, {}, "takes a model"),
     ],
 )

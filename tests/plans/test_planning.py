@@ -142,6 +142,12 @@ def test_scales_that_do_not_fit_are_refused(scales, words):
         repopt.plan(Net(), {"stem": REPVGG}, scales)
 
 
+def test_one_operator_is_one_in_words_too():
+    plan = repopt.plan(nn.Sequential(nn.Conv2d(3, 4, 3)), "repvgg", scales="ones")
+    assert repr(plan) == "Plan(1 operator of a Sequential, scales=Scales(1 operator, 8 numbers))"
+    assert "\n1 operator; min" in str(plan)
+
+
 def test_many_unknown_operators_are_counted():
     scales = {f"conv{index}": {"conv3x3": 1.0} for index in range(9)}
     with pytest.raises(ValueError, match=r"'conv4' and 4 more, which the plan does not hold"):

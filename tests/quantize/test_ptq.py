@@ -5,6 +5,7 @@ import json
 import onnx
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import other_nets
@@ -91,6 +92,8 @@ def test_a_run_is_exported_without_zero_points(trained_run, tmp_path, capsys):
         ({"batches": [X[:, :1]]}, "does not take a batch of 1 x 1 x 16 x 16 float32"),
         ({"batches": [X, X * float("nan")]}, "holds inf or nan"),
         ({"model": "net"}, "takes a model"),
+        ({"model": nn.ReLU()}, "this ReLU has no weights, so there is nothing to quantize"),
+        ({"model": nn.Conv2d(3, 4, 3).double(), "batches": [X.double()]}, "must be float32, not float64: give them so"),
     ],
 )
 def test_what_cannot_be_quantized_is_a_sentence(net, options, words, tmp_path, monkeypatch):

@@ -1,13 +1,17 @@
 import copy
+import dataclasses
 
 import pytest
 import torch
 from torch import nn
 
 import repopt
+from other_nets import small
 from repopt.models import RepGhostNet, RepOptVGG, RepVGG
 from repopt.plans.scales import Scales
+from repopt.surgery.blocks import BranchBlock
 from repopt.surgery.conversion import csla_blocks, search_blocks
+from repopt.train.best_weights import finished_model
 from repopt.train.methods import METHODS, Subject, can_be_captured, clip_, counterpart, make_optimizer, make_subject
 from repopt.train.recipe import Recipe
 
@@ -72,6 +76,20 @@ def test_dirac_adds_an_identity_to_kernels_that_it_draws_and_leaves_loaded_ones_
     before = copy.deepcopy(loaded.state_dict())
     make_subject("dirac", loaded, Recipe(), drawn=False)
     assert all(torch.equal(value, before[name]) for name, value in loaded.state_dict().items())
+
+
+@pytest.mark.parametrize(("method", "norm"), [("branches", True), ("qarepvgg", "qarepvgg")])
+def test_any_network_gets_real_branches_in_either_form_and_leaves_them_behind(method, norm):
+    trained = make_subject(method, small().train(), Recipe())
+    blocks = [module for module in trained.model.modules() if isinstance(module, BranchBlock)]
+    assert [block.norm for block in blocks] == [norm] * 4
+    images = torch.randn(8, 3, 16, 16)
+    trained.model(images).square().mean().backward()
+    finished = finished_model(dataclasses.replace(trained, model=trained.model.eval()))
+    assert not any(isinstance(module, BranchBlock) for module in finished.modules())
+    torch.testing.assert_close(finished(images), trained.model(images), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match=f"the method {method} draws the kernels of its branches: leave --weights out"):
+        make_subject(method, small(), Recipe(), drawn=False)
 
 
 def test_scales_by_depth_need_no_file():

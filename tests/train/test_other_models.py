@@ -20,6 +20,7 @@ METHODS = {
     "learn": "train --method repopt --scales learn --freeze-at 0.5",
     "csla": "train --method csla --scales depth",
     "branches": "train --method branches",
+    "qarepvgg": "train --method qarepvgg",
     "search": "search",
 }
 

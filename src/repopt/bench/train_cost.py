@@ -15,7 +15,7 @@ import torch
 from repopt.data import DataSet, load_data
 from repopt.train.branch_choice import BranchChoice
 from repopt.train.loop import Trainer
-from repopt.train.methods import PLANNED, Method
+from repopt.train.methods import Method, plans_branches
 from repopt.train.recipe import Recipe
 from repopt.train.training import Job, build
 
@@ -75,7 +75,7 @@ def measure_training(
     data = load_data(f"fake:{max(classes, recipe.batch_size * 2)},{classes},{size}")
     costs: list[TrainCost] = []
     for method in methods:
-        planned = branches if method in PLANNED else None
+        planned = branches if plans_branches(model, method) else None
         job = Job(
             method=method,
             model=model,

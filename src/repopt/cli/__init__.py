@@ -1,7 +1,9 @@
 """The command line: a file a command, its flags from a function's signature. Only the command that runs is loaded."""
 
 import atexit
+import inspect
 import os
+import re
 import signal
 import sys
 import warnings
@@ -21,29 +23,30 @@ Command = Callable[..., int]
 
 # what a user types -> the function, and what `repopt --help` says of it: the first line of its docstring
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "demo": ("demo:tell", "Check the equality, and compare four methods on handwritten digits: minutes on a CPU."),
+    "demo": ("demo:tell", "Check the equality, and compare four methods on digits: minutes on a CPU."),
     "compare": (
         "compare:compare",
-        "Train a network by several methods, and see which is best: accuracy, INT8, speed, memory.",
+        "Train a network by several methods: which is best, and what does INT8 cost?",
     ),
     "search": ("search:search", "Hyper-Search: find a model's scales on a small data set."),
     "train": ("train:train", "Train a model by one of the methods."),
     "eval": ("evaluate:evaluate", "Evaluate a finished run, also on other data or at other resolutions."),
+    "predict": ("predict:predict", "Say which classes a finished run sees in images."),
     "quantize": ("quantize:quantize", "Quantize a finished run to INT8, and see what it costs."),
     "export": ("export:export", "Export a finished run's model, checked on real images before it is kept."),
     "report": ("report:report", "Write one HTML page about a run, or about several side by side."),
     "verify": (
         "verify:verify",
-        "Train real multi-branch blocks and re-parameterized operators side by side, and compare.",
+        "Train real blocks and re-parameterized operators side by side, and compare.",
     ),
     "bench step": ("bench:bench_step", "Time an optimizer step with and without repopt, in one run."),
     "bench train": (
         "bench:bench_train",
-        "Measure images per second and peak memory of methods and models, in one run, on noise held on the device.",
+        "Measure images per second and peak memory of training by several methods.",
     ),
     "bench data": (
         "bench:bench_data",
-        "Measure how many images per second a data set gives: decoded, as batches, and what a model takes.",
+        "Measure images per second of a data set: decoded, as batches, in training.",
     ),
     "list": ("list_models:list_models", "List the models with their sizes, or the scales that ship."),
 }
@@ -108,7 +111,7 @@ def run(load: Callable[[], Command], given: list[str], *, prog: str) -> None:
 
     try:
         _check_words(given, prog)
-        code = tyro.cli(load(), prog=prog, args=given)
+        code = tyro.cli(_with_flowing_help(load()), prog=prog, args=given)
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
@@ -119,6 +122,13 @@ def run(load: Callable[[], Command], given: list[str], *, prog: str) -> None:
         _say(error)
         sys.exit(2)
     sys.exit(code)
+
+
+def _with_flowing_help(command: Command) -> Command:
+    """Joins what the docstring says of an argument into one line: tyro would keep its line breaks."""
+    function = command.func if isinstance(command, partial) else command
+    function.__doc__ = re.sub(r"\n {8}(?=\S)", " ", inspect.cleandoc(function.__doc__ or ""))
+    return command
 
 
 def _check_words(given: list[str], prog: str) -> None:
@@ -223,28 +233,31 @@ def _value(given: list[str], flag: str) -> str | None:
     return None
 
 
-def say_before(job: "Job", out: Path, *, auto: bool, resume: bool, quiet: bool) -> None:
-    """Prints what a user may not expect of the run that is about to start."""
-    from repopt.data.datasets import known_kind
-    from repopt.train.distributed import is_first_process
-    from repopt.train.notes import about_auto, about_warmup
+def notes_before(job: "Job", out: Path, *, auto: bool, resume: bool, chosen: bool = False) -> list[str]:
+    """What a user may not expect of the run that is about to start, a sentence each.
 
-    if quiet or not is_first_process():
-        return
-    known_kind(job.data)  # nothing is said of data that is not there
-    if not resume and auto:
-        print(f"note: {about_auto(job.recipe)}")
-    if not resume and job.scales == job.model:
-        print(f"note: the scales are those that ship for {job.model}")
+    Args:
+        job: the run.
+        out: its folder.
+        auto: whether the recipe follows the data.
+        resume: whether it goes on.
+        chosen: whether its scales were chosen for the user.
+    """
+    from repopt.train.notes import about_auto, about_scales, about_warmup
+
     if resume and (out / "summary.json").exists():
-        print(
-            f"note: the run in {out} was finished, and only epochs that its checkpoint lacks are trained: more "
-            "--epochs make it longer, and other settings need another --out"
-        )
-    elif resume and (out / "recipe.json").exists():
-        print("note: the run goes on with its own settings; flags other than --epochs and --broken skip are ignored")
-    if not resume and (warmup := about_warmup(job.recipe)) is not None:
-        print(f"note: {warmup}")
+        return [
+            f"the run in {out} was finished, and only epochs that its checkpoint lacks are trained: more --epochs make "
+            "it longer, and other settings need another --out"
+        ]
+    if resume:
+        return ["the run goes on with its own settings; flags other than --epochs and --broken skip are ignored"]
+    notes = [
+        about_auto(job.recipe) if auto else None,
+        about_scales(job.model, job.scales) if chosen else None,
+        about_warmup(job.recipe),
+    ]
+    return [note for note in notes if note]
 
 
 def conclude(out: Path, summary: dict[str, Any]) -> None:

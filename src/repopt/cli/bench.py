@@ -94,9 +94,11 @@ def bench_train(
     out: Path | None = None,
     json: bool = False,
 ) -> int:
-    """Measure images per second and peak memory of methods and models, in one run, on noise held on the device.
+    """Measure images per second and peak memory of training by several methods.
 
-    Example: repopt bench train --models repopt_vgg_b1 --methods repopt repvgg sgd --batch-size 32
+    Example: repopt bench train --models repopt_vgg_b1 --methods repopt sgd
+
+    All run on the same noise, held on the device.
 
     Args:
         models: plain models: names of `repopt list`, timm:NAME, torchvision:NAME or package.module:factory.
@@ -154,9 +156,9 @@ def bench_data(
     recipe: str = "auto",
     fields: Annotated[Recipe, tyro.conf.arg(name="")],
 ) -> int:
-    """Measure how many images per second a data set gives: decoded, as batches, and what a model takes.
+    """Measure images per second of a data set: decoded, as batches, in training.
 
-    Example: repopt bench data --data folder:PATH --recipe small --model repopt_vgg_b1
+    Example: repopt bench data --data PATH --recipe small --model repopt_vgg_b1
 
     Args:
         data: digits, cifar10:PATH, cifar100:PATH, folder:PATH or fake:N,C,SIZE.

@@ -11,7 +11,7 @@ from rich.console import Console
 from repopt.cli.output import Device, model_options, table
 from repopt.compare.budget import shortened
 from repopt.compare.comparing import Say, measured, prepared, run_folder, within
-from repopt.compare.overview import as_record, command_of, counted, notes_of, table_of
+from repopt.compare.overview import as_record, command_of, notes_of, table_of
 from repopt.compare.settings import Chosen, read_chosen, write_chosen
 from repopt.compare.study import Study, two_rates
 from repopt.compare.verdict import Measured, sentences
@@ -19,6 +19,7 @@ from repopt.compare.ways import chosen_ways, shipped_scales
 from repopt.data import load_data
 from repopt.device import chosen_device
 from repopt.files import replacing
+from repopt.plans.patterns import counted
 from repopt.train.auto_recipe import auto_recipe
 from repopt.train.branch_choice import read_choice
 from repopt.train.notes import about_auto, about_batch, about_split
@@ -46,11 +47,11 @@ def compare(
     quiet: bool = False,
     json: bool = False,
 ) -> int:
-    """Train a network by several methods, and see which is best: accuracy, INT8, speed, memory.
+    """Train a network by several methods: which is best, and what does INT8 cost?
 
     Example: repopt compare --model timm:resnet18 --data photos --minutes 30
 
-    Says how long it will take before it starts. Interrupted, the same command goes on.
+    It says how long it will take first. Interrupted, the same command goes on.
 
     Args:
         model: the plain model: a name of `repopt list`, timm:NAME, torchvision:NAME, or package.module:factory for
@@ -59,7 +60,7 @@ def compare(
         branches: of the imagined and the real blocks: repvgg, acnet, or a .toml file, see docs/models.md.
         data: the path of a folder, digits, cifar10:PATH, cifar100:PATH or fake:N,C,SIZE.
         methods: those that fit the model unless given: sgd, dirac, repopt, repopt:depth, repopt:ones, repopt:learn,
-            branches (for any model), repvgg, qarepvgg (for models of repopt).
+            branches, qarepvgg (for any model), repvgg (for models of repopt).
         scales: of the method repopt: a file, a shipped name, ones, depth or learn; those that ship for the model unless
             given, else depth.
         seeds: of each method.
@@ -130,22 +131,17 @@ def run_study(
     asked, study = study, _with_batch(study, len(data.train))
     chosen = read_chosen(out, request)
     if chosen is None:
-        for note in (
+        say("timing a few steps of each method")
+        notes = [
             about_auto(study.recipe) if named == "auto" else None,
             about_split(data),
             about_batch(asked.recipe.batch_size, study.recipe, data),
-        ):
-            if note:
-                say(f"note: {note}")
+        ]
         chosen = prepared(
-            study,
-            data,
-            loading=loading,
-            minutes=minutes,
-            fixed=fixed,
-            device=chosen_on,
-            say=lambda note: say(f"note: {note}"),
+            study, data, loading=loading, minutes=minutes, fixed=fixed, device=chosen_on, say=notes.append
         )
+        for note in filter(None, notes):  # now that no error can make them moot
+            say(f"note: {note}")
         write_chosen(out, request, chosen)
     else:
         say(f"going on with the comparison in {out}")

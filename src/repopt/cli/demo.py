@@ -21,7 +21,7 @@ def tell(
     minutes: float = 2.0,
     quiet: bool = False,
 ) -> int:
-    """Check the equality, and compare four methods on handwritten digits: minutes on a CPU.
+    """Check the equality, and compare four methods on digits: minutes on a CPU.
 
     Example: repopt demo --seeds 1
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from repopt.cli import conclude, say_before
+from repopt.cli import conclude, notes_before
 from repopt.cli.output import Device, Strides, model_options
 from repopt.files import replacing
 from repopt.train.branch_choice import read_choice
@@ -34,7 +34,7 @@ def search(
 ) -> int:
     """Hyper-Search: find a model's scales on a small data set.
 
-    Example: repopt search --model repopt_vgg_b1 --data cifar100:PATH --out runs/search-b1
+    Example: repopt search --model repopt_vgg_b1 --data cifar100:PATH --out runs/b1
 
     Args:
         model: the plain model: a name of `repopt list`, timm:NAME, torchvision:NAME, or package.module:factory for
@@ -71,9 +71,9 @@ def search(
         options={**({} if strides is None else {"strides": strides}), **model_options(model_args)},
         branches=read_choice(branches),
     )
-    say_before(job, out, auto=recipe == "auto", resume=resume, quiet=quiet)
+    notes = notes_before(job, out, auto=recipe == "auto", resume=resume)
     ends = fields.epochs if resume else None
-    summary = train_run(job, out, resume=resume, epochs=ends, device=device, quiet=quiet, trust=trust)
+    summary = train_run(job, out, resume=resume, epochs=ends, device=device, quiet=quiet, trust=trust, notes=notes)
     if is_first_process():
         scales = _placed(out / "scales.safetensors", scales_out)
         conclude(out, summary)

@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 
 import tyro
 
-from repopt.cli import conclude, say_before
+from repopt.cli import conclude, notes_before
 from repopt.cli.output import Device, Strides, model_options
-from repopt.plans.scales import shipped
-from repopt.train.branch_choice import BranchChoice, read_choice
+from repopt.compare.ways import shipped_scales
+from repopt.train.branch_choice import read_choice
 from repopt.train.distributed import is_first_process
 from repopt.train.methods import Method
 from repopt.train.recipe import Recipe
@@ -38,7 +38,7 @@ def train(
 ) -> int:
     """Train a model by one of the methods.
 
-    Example: repopt train --model repopt_vgg_b1 --data PATH --scales scales.safetensors --out runs/b1
+    Example: repopt train --model timm:resnet18 --data photos --out runs/resnet
 
     Args:
         model: the plain model: a name of `repopt list`, timm:NAME, torchvision:NAME, or package.module:factory for
@@ -50,7 +50,7 @@ def train(
         data: the path of a folder, digits, cifar10:PATH, cifar100:PATH or fake:N,C,SIZE.
         scales: for repopt and csla: a .safetensors file, the authors' .pth, a shipped name, ones, or depth; learn
             searches them in the first part of the training, see --freeze-at; those that ship for the model unless
-            given.
+            given, else depth.
         out: the run folder.
         weights: a checkpoint to start from; nothing is drawn then.
         strides: of the stem and the four stages.
@@ -66,12 +66,14 @@ def train(
         fields: the recipe's fields.
     """
     planned = read_choice(branches)
+    shipped = shipped_scales(model, changed=strides is not None or planned is not None)
+    default = shipped or "depth" if method in ("repopt", "csla") else None
     job = Job(
         method=method,
         model=model,
         data=data,
         recipe=fields,
-        scales=scales or _shipped_for(model, method, strides, planned),
+        scales=scales or default,
         weights=weights,
         limit=limit,
         broken=broken,
@@ -82,15 +84,9 @@ def train(
         },
         branches=planned,
     )
-    say_before(job, out, auto=recipe == "auto", resume=resume, quiet=quiet)
+    notes = notes_before(job, out, auto=recipe == "auto", resume=resume, chosen=scales is None)
     ends = fields.epochs if resume else None
-    summary = train_run(job, out, resume=resume, epochs=ends, device=device, quiet=quiet, trust=trust)
+    summary = train_run(job, out, resume=resume, epochs=ends, device=device, quiet=quiet, trust=trust, notes=notes)
     if is_first_process():
         conclude(out, summary)
     return 0
-
-
-def _shipped_for(model: str, method: Method, strides: Strides | None, branches: BranchChoice | None) -> str | None:
-    """The scales that ship for the model; with other strides or branches they do not fit it, and must be asked for."""
-    own = method in ("repopt", "csla") and strides is None and branches is None
-    return model if own and model in shipped() else None

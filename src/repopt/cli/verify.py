@@ -7,13 +7,16 @@ from rich.console import Console
 from rich.table import Table
 
 from repopt.cli.output import check_seed, print_json
+from repopt.plans.patterns import counted
 from repopt.verification.cases import CaseResult, run_matrix
 
 
 def verify(steps: int = 50, seed: int = 0, json: bool = False) -> int:
-    """Train real multi-branch blocks and re-parameterized operators side by side, and compare.
+    """Train real blocks and re-parameterized operators side by side, and compare.
 
-    Both see the same data in float64. The exit code is 1 if a row that claims to be exact is not.
+    Both see the same data in float64.
+
+    The exit code is 1 if a row that claims to be exact is not.
 
     Args:
         steps: training steps for each row.
@@ -43,7 +46,7 @@ def _verify_table(steps: int, seed: int) -> list[CaseResult]:
 
 def _table(rows: list[CaseResult], steps: int) -> Table:
     table = Table(
-        title=f"Real block beside re-parameterized operator: {steps} steps in float64, scales of both signs",
+        title=f"Real block beside re-parameterized operator: {counted(steps, 'step')} in float64, scales of both signs",
         caption=f"outputs, kernels: worst relative difference; up to {rows[0].report.tolerance:.0e} is rounding",
         title_justify="left",
         caption_justify="left",

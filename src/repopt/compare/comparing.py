@@ -24,6 +24,7 @@ from repopt.data import DataSet
 from repopt.files import read_as
 from repopt.models import as_deployed
 from repopt.models.saved import CONFIG
+from repopt.plans.patterns import counted
 from repopt.quantize import Int8, QuantizeJob, quantize_run
 from repopt.quantize.ptq import check_installed
 from repopt.quantize.setting import Backend
@@ -83,7 +84,7 @@ def _about_extent(wanted: Extent, chosen: Chosen, minutes: float) -> str:
         if getattr(found, name) != getattr(wanted, name)
     ]
     fits = "to fit into" if chosen.minutes <= minutes else "and still more than"
-    return f"{' and '.join(less)}, {fits} {minutes:g} minutes: --minutes gives it more"
+    return f"{' and '.join(less)}, {fits} {counted(minutes, 'minute')}: --minutes gives it more"
 
 
 def _int8(study: Study, data: DataSet, say: Say) -> tuple[Backend | None, float]:

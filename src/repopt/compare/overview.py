@@ -9,6 +9,7 @@ from typing import Any
 from repopt.compare.study import Study
 from repopt.compare.verdict import Measured, ranked, sentences
 from repopt.compare.ways import Way
+from repopt.plans.patterns import counted
 
 _ABSENT = "–"
 
@@ -94,11 +95,6 @@ def as_record(study: Study, minutes: dict[str, float], measured: Sequence[Measur
     }
     found: dict[str, Any] = json.loads(json.dumps(record))
     return found
-
-
-def counted(number: int, thing: str) -> str:
-    """1 seed, 2 seeds."""
-    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def _mean(values: Sequence[float], of: Measured, mean: str, error: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from repopt.compare.budget import Extent, shortened
 from repopt.compare.ways import Way
 from repopt.train.branch_choice import BranchChoice
-from repopt.train.methods import PLANNED
+from repopt.train.methods import plans_branches
 from repopt.train.recipe import Recipe
 from repopt.train.training import Job
 
@@ -55,7 +55,7 @@ class Study:
             scales=way.scales,
             limit=self.limit,
             options=dict(self.options),
-            branches=self.branches if way.method in PLANNED else None,
+            branches=self.branches if plans_branches(self.model, way.method) else None,
         )
 
     def within(self, extent: Extent) -> "Study":

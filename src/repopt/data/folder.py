@@ -138,7 +138,7 @@ def _files(folder: Path, classes: Sequence[str] | None) -> tuple[tuple[str, ...]
     label = {name: number for number, name in enumerate(own if classes is None else classes)}
     paths, labels, empty = list[Path](), list[int](), list[str]()
     for name in own:
-        found = _images(folder / name)
+        found = images_in(folder / name)
         paths += found
         labels += [label[name]] * len(found)
         if not found:
@@ -153,7 +153,8 @@ def _files(folder: Path, classes: Sequence[str] | None) -> tuple[tuple[str, ...]
     return tuple(own), ImageFiles(paths=tuple(paths), labels=torch.tensor(labels))
 
 
-def _images(folder: Path) -> list[Path]:
+def images_in(folder: Path) -> list[Path]:
+    """The image files in a folder and below it, in order."""
     found = list[Path]()
     for place, folders, names in os.walk(folder, followlinks=True):
         inside = [Path(place), *Path(place).parents[: len(Path(place).relative_to(folder).parts)]]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from repopt.data.augment import Augmentation, apply, draw, draw_operations, mixed_seed, scaled, scaling
 from repopt.data.images import ImageFiles, Images, middle, resized
+from repopt.plans.patterns import counted
 
 if TYPE_CHECKING:
     from repopt.data.streaming import FileStream
@@ -233,7 +234,8 @@ def _check(batch_size: int, size: int, rank: int, world_size: int) -> None:
 def _check_share(batch_size: int, count: int, world_size: int) -> None:
     if batch_size > count:
         raise ValueError(
-            f"a batch of {batch_size} is larger than the data of {count} images: give a batch size of at most {count}"
+            f"a batch of {batch_size} is larger than the data of {counted(count, 'image')}: give a batch size of "
+            f"at most {count}"
         )
     if batch_size % world_size:
         raise ValueError(

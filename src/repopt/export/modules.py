@@ -122,6 +122,10 @@ def kept(
             while error.__cause__ is not None and isinstance(error.__cause__, Exception):
                 error = error.__cause__
             first = str(error).strip().partition("\n")[0]
+            if "NOT_IMPLEMENTED" in first and deployment.example.dtype == torch.float64:
+                raise RuntimeError(
+                    "ONNX Runtime cannot compute this model in float64: give model.float() and a float32 example"
+                ) from error
             raise RuntimeError(f"torch cannot export this model as {target.suffix or kind.name}: {first}") from error
         agreement, sizes = compared(written, origin, batches)
         kind.check(agreement)

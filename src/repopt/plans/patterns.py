@@ -48,6 +48,11 @@ def check_model(model: object, verb: str) -> None:
         raise TypeError(f"{verb} takes a model, not a {type(model).__name__}")
 
 
+def counted(number: float, thing: str) -> str:
+    """1 seed, 2 seeds."""
+    return f"{number:.12g} {thing}{'' if number == 1 else 's'}"
+
+
 def listed(names: Sequence[str] | Mapping[str, object], most: int = 5) -> str:
     """Some names for a sentence, and how many more there are."""
     shown = ", ".join(map(repr, list(names)[:most]))

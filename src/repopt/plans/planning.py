@@ -27,6 +27,7 @@ from repopt.plans.patterns import (
     check_model,
     chosen_operators,
     clean_modules,
+    counted,
     listed,
     matching_operators,
 )
@@ -109,7 +110,8 @@ class Plan:
     _multipliers: dict[Any, Multiplier] = field(init=False, repr=False, default_factory=dict)
 
     def __repr__(self) -> str:
-        return f"Plan({len(self.blocks)} operators of a {type(self.model).__name__}, scales={self.scales!r})"
+        operators = counted(len(self.blocks), "operator")
+        return f"Plan({operators} of a {type(self.model).__name__}, scales={self.scales!r})"
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -242,7 +244,7 @@ class Plan:
     def _notes(self, multiplier_bytes: int) -> Iterator[str]:
         """What stands below the table, in lines of 80 columns."""
         of_scales = f"min, mean and max of their multipliers, {multiplier_bytes:,} bytes in float32"
-        yield f"{len(self.blocks)} operators; {'no scales' if self.scales is None else of_scales}"
+        yield f"{counted(len(self.blocks), 'operator')}; {'no scales' if self.scales is None else of_scales}"
         without = [f"{name} ({block.left_out})" for name, block in self.blocks.items() if block.left_out is not None]
         if without:
             yield from textwrap.wrap(f"no identity: {', '.join(without)}", 80, break_long_words=False)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from repopt.files import read_sealed, read_torch, write_sealed
 from repopt.plans.declarations import names_in_parts
-from repopt.plans.patterns import clean
+from repopt.plans.patterns import clean, counted
 
 if TYPE_CHECKING:
     from repopt.plans.planning import Plan
@@ -90,7 +90,7 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
 
     def __repr__(self) -> str:
         entries = sum(scale.numel() for branches in self._values.values() for scale in branches.values())
-        return f"Scales({len(self)} operators, {entries} numbers)"
+        return f"Scales({counted(len(self), 'operator')}, {counted(entries, 'number')})"
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> "Scales":

@@ -101,8 +101,10 @@ def convert(prepared: GraphModule) -> GraphModule:
 
 
 def check_batches(model: nn.Module, batches: Sequence[Tensor]) -> None:
-    """Raises unless there are images, and such as the model takes."""
+    """Raises unless there are images, such as the model takes, and weights to quantize."""
     check_model(model, "calibration")
+    if not any(True for _ in model.parameters()):
+        raise ValueError(f"this {type(model).__name__} has no weights, so there is nothing to quantize")
     if not all(isinstance(batch, Tensor) for batch in batches):
         raise TypeError("calibration images must be given as tensors, batch by batch")
     if not batches or not len(batches[0]):
@@ -113,6 +115,9 @@ def check_batches(model: nn.Module, batches: Sequence[Tensor]) -> None:
             raise ValueError(
                 f"calibration images must be batch x {channels} x height x width, not of shape {tuple(batch.shape)}"
             )
+        if batch.is_floating_point() and batch.dtype != torch.float32:
+            kind = str(batch.dtype).removeprefix("torch.")
+            raise ValueError(f"calibration images must be float32, not {kind}: give them so, and model.float()")
         if not batch.isfinite().all():
             raise ValueError("calibration images must be finite, and one of them holds inf or nan")
     taken(copy.deepcopy(model).cpu().eval(), batches[0][:1].cpu())

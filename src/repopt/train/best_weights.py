@@ -5,6 +5,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from repopt.files import write_sealed
+from repopt.surgery.blocks import LinearAdditionBlock
 from repopt.train.methods import Subject
 
 BEST = "best.safetensors"
@@ -12,7 +13,7 @@ BEST = "best.safetensors"
 
 def finished_model(subject: Subject) -> nn.Module:
     """The model that a run leaves behind: the branches of a search and of real blocks are merged."""
-    if not subject.searching and subject.method not in ("csla", "branches"):
+    if not any(isinstance(module, LinearAdditionBlock) for module in subject.model.modules()):
         return subject.model
     from repopt.surgery.conversion import merge
 

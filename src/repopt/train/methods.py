@@ -4,8 +4,8 @@ repopt      the plain model, its gradients multiplied: what this library is for
 sgd         the plain model as it is
 dirac       the plain model, its kernels drawn anew with an identity added, trained as it is
 repvgg      the real multi-branch model, with a norm in each branch; converted afterwards
-qarepvgg    the same, in the form that quantizes better
 branches    the same for any model: its branches built for real, a norm in each; merged afterwards
+qarepvgg    either, in the form that quantizes better
 csla        the blocks that repopt imagines, built for real: equal to repopt, and slower
 search      the Hyper-Search model
 """
@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 
 from repopt import optim
 from repopt.data import DataSet, ImageFiles
+from repopt.models import RepGhostNet, RepVGG
 from repopt.models.references import is_reference
 from repopt.optim.attachment import attach_as_is
 from repopt.optim.clipping import clip_grad_norm_
@@ -30,6 +31,7 @@ from repopt.optim.decay import decay_groups
 from repopt.plans.dirac import dirac_init_
 from repopt.plans.planning import Plan, ScalesLike, plan
 from repopt.plans.scales import Scales
+from repopt.surgery.blocks import Norm
 from repopt.train.branch_choice import BranchChoice, as_branches, chosen
 from repopt.train.distributed import World
 from repopt.train.recipe import Recipe, on_cuda_unless_given, optimizer_named
@@ -83,11 +85,12 @@ def make_subject(
         recipe: its conventions and seed.
         scales: for `repopt` and `csla`; for `repopt` also `learn`, which begins with a search model, see `frozen`.
         drawn: False where the weights were loaded, so that the Rule of Initialization does not apply.
-        branches: of the methods in `PLANNED`; the model's own unless given, or else `repvgg`.
+        branches: of the methods that plan some, see `plans_branches`; the model's own unless given, or else `repvgg`.
     """
     if scales == LEARN:
         _check_learnable(method, recipe, drawn=drawn)
-    if method not in PLANNED:
+    built = method == "branches" or (method == "qarepvgg" and not isinstance(model, RepVGG | RepGhostNet))
+    if method not in PLANNED and not built:
         if branches is not None:
             raise ValueError(f"the method {method} has no branches to plan: leave --branches out")
         return Subject(method=method, model=model)
@@ -104,12 +107,13 @@ def make_subject(
         if drawn:
             dirac_init_(model, bare, recipe.kernel, draw)
         return subject
-    if method == "branches":
+    if built:
         if not drawn:
-            raise ValueError("the method branches draws the kernels of its branches: leave --weights out")
+            raise ValueError(f"the method {method} draws the kernels of its branches: leave --weights out")
         from repopt.surgery.conversion import branch_model
 
-        real = branch_model(model, bare, kernel=recipe.kernel, generator=draw, inplace=True)
+        norm: Norm = "qarepvgg" if method == "qarepvgg" else True
+        real = branch_model(model, bare, norm, kernel=recipe.kernel, generator=draw, inplace=True)
         return dataclasses.replace(subject, model=real)
     if scales is None:
         learn = ", 'depth' or 'learn'" if method == "repopt" else " or 'depth'"
@@ -296,12 +300,17 @@ def clip_(subject: Subject, max_norm: float) -> None:
         nn.utils.clip_grad_norm_(subject.model.parameters(), max_norm)
 
 
+def plans_branches(name: str, method: Method) -> bool:
+    """Whether a method plans the branches of a model; QARepVGGs of our own are models with branches already."""
+    return method in PLANNED or (method == "qarepvgg" and is_reference(name))
+
+
 def counterpart(name: str, method: Method) -> str:
     """The model that a method trains: `repopt_vgg_b1` is `repvgg_b1` with real branches."""
     if method not in METHODS:
         raise ValueError(f"there is no method {method!r}; there is {', '.join(METHODS)}")
-    if is_reference(name) and method in ("repvgg", "qarepvgg"):
-        raise ValueError(f"the method {method} is for repopt's own models, not for {name}: give --method branches")
+    if is_reference(name) and method == "repvgg":
+        raise ValueError(f"the method repvgg is for repopt's own models, not for {name}: give --method branches")
     real = re.fullmatch(r"(?:qa)?rep(vgg|ghostnet)_(\w+)", name)
     if real is not None and method in PLANNED:
         plain, own = f"repopt_{real[1]}_{real[2]}", "qarepvgg" if name.startswith("qa") else "repvgg"

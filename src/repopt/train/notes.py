@@ -9,7 +9,8 @@ import torch
 from repopt.data import DataSet
 from repopt.files import read_as, read_lines_as
 from repopt.models.saved import CONFIG
-from repopt.plans.scales import Scales
+from repopt.plans.patterns import counted
+from repopt.plans.scales import Scales, shipped
 from repopt.train.recipe import Recipe, lr_at
 from repopt.train.records import RunConfig, ScalesRecord
 
@@ -26,15 +27,25 @@ def about_auto(recipe: Recipe) -> str:
         "RandAugment": recipe.randaugment is not None,
     }
     chosen = ", ".join(name for name, on in crops.items() if on) or "no augmentation"
-    return f"the recipe auto takes {recipe.epochs} epochs, batches of {recipe.batch_size}, {size}, {chosen}"
+    return f"the recipe auto takes {counted(recipe.epochs, 'epoch')}, batches of {recipe.batch_size}, {size}, {chosen}"
+
+
+def about_scales(model: str, scales: object) -> str | None:
+    """Of scales that were chosen for the user."""
+    if scales is None:
+        return None
+    if scales == model:
+        return f"the scales are those that ship for {model}"
+    such = " with these strides or branches" if model in shipped() else ""
+    return f"no scales ship for {model}{such}, so they follow the depth, as sqrt(2/l); --scales names others"
 
 
 def about_warmup(recipe: Recipe) -> str | None:
     if recipe.warmup_epochs < recipe.epochs:
         return None
     return (
-        f"the warm-up of {recipe.warmup_epochs:g} epochs does not end within {recipe.epochs}: for a quick try give "
-        "--warmup-epochs 0"
+        f"the warm-up of {counted(recipe.warmup_epochs, 'epoch')} does not end within {recipe.epochs}: for a quick try "
+        "give --warmup-epochs 0"
     )
 
 
@@ -42,8 +53,8 @@ def about_split(data: DataSet) -> str | None:
     if data.held_out is None:
         return None
     return (
-        f"{data.name!r} has no folder 'val': a tenth of each class is held out, {len(data.val)} images beside "
-        f"{len(data.train)} to train on, always the same"
+        f"{data.name!r} has no folder 'val': a tenth of each class is held out, "
+        f"{counted(len(data.val), 'image')} beside {len(data.train)} to train on, always the same"
     )
 
 
@@ -51,8 +62,8 @@ def about_batch(asked: int, recipe: Recipe, data: DataSet) -> str | None:
     if asked == recipe.batch_size:
         return None
     return (
-        f"a batch of {asked} is larger than the data of {len(data.train)} images: it is {recipe.batch_size} here, and "
-        "the learning rate shrinks with it"
+        f"a batch of {asked} is larger than the data of {counted(len(data.train), 'image')}: it is {recipe.batch_size} "
+        "here, and the learning rate shrinks with it"
     )
 
 

@@ -5,7 +5,7 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -80,6 +80,7 @@ def train_run(
     device: str = "auto",
     quiet: bool = False,
     trust: bool = False,
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Trains a job in a run folder, and returns its summary.
 
@@ -91,6 +92,7 @@ def train_run(
         device: `auto`, `cpu` or `cuda`.
         quiet: show no progress.
         trust: import the `package.module:factory` of the run that is resumed, unless the job names the same one.
+        notes: to print once it is clear that the job can be trained.
     """
     out = Path(out)
     job = job if resume else _with_freeze(job)
@@ -108,9 +110,11 @@ def train_run(
         world.check_alike({"--resume": resume, **_given(job), **({} if resume else dataclasses.asdict(job.recipe))})
         try:
             recorded, summary = world.shared(start)
+            folder = folders[0] if folders else None
             if summary is not None:
+                _say(notes, quiet=quiet or folder is None)
                 return summary
-            return _train(recorded, folders[0] if folders else None, chosen, world, resume=resume, quiet=quiet)
+            return _train(recorded, folder, chosen, world, resume=resume, quiet=quiet, notes=notes)
         except BaseException:
             for folder in folders if not resume else ():
                 folder.forget_start()
@@ -121,21 +125,27 @@ def train_run(
 
 
 def _train(
-    job: Job, folder: RunFolder | None, device: torch.device, world: World, *, resume: bool, quiet: bool
+    job: Job,
+    folder: RunFolder | None,
+    device: torch.device,
+    world: World,
+    *,
+    resume: bool,
+    quiet: bool,
+    notes: Sequence[str | None],
 ) -> dict[str, Any]:
     clock = Clock()
     with clock.measure("data"):
         data = load_data(job.data, size=job.recipe.size, limit=job.limit, broken=job.broken)
-    say = _speaker(quiet=quiet or folder is None)
-    say(about_split(data))
+    notes = [*notes, about_split(data)]
     if resume:
         world.shared(lambda: _check_data(job, data, folder))
     else:
         asked, job = job.recipe.batch_size, _with_batch(job, data, world)
-        say(about_batch(asked, job.recipe, data))
+        notes.append(about_batch(asked, job.recipe, data))
     subject = build(job, data, device)
-    if not resume and not quiet and world.rank == 0:
-        _say_branches(job, subject)
+    if not resume:
+        notes += _about_branches(job, subject)
     world.check_alike(_made(data, subject))
     trainer = Trainer(subject, data, job.recipe, folder, device=device, world=world, clock=clock, quiet=quiet)
     info = _info(job, data, subject, device, world)
@@ -148,10 +158,11 @@ def _train(
     if resume:
         trainer.resume()
         if folder is not None:
-            say(_lengthened(job, folder, trainer))
+            notes.append(_lengthened(job, folder, trainer))
         if folder is not None and read_info(folder.path).broken != job.broken:
             changed = {name: info[name] for name in _OF_BROKEN}
             folder.write("run.json", {**read_json(folder.path, "run.json"), **changed})
+    _say(notes, quiet=quiet or folder is None)  # now that no error can make them moot
     summary = trainer.fit()
     if folder is not None:
         if job.method == "search" or job.scales == LEARN:
@@ -187,8 +198,10 @@ def _lengthened(job: Job, folder: RunFolder, trainer: Trainer) -> str | None:
     return about_length(recipe["epochs"], job.recipe, trainer.position.epoch * steps + trainer.position.step, steps)
 
 
-def _speaker(*, quiet: bool) -> Callable[[str | None], None]:
-    return lambda note: print(f"note: {note}") if note and not quiet else None
+def _say(notes: Sequence[str | None], *, quiet: bool) -> None:
+    for note in notes:
+        if note and not quiet:
+            print(f"note: {note}")
 
 
 def build(job: Job, data: DataSet, device: torch.device) -> Subject:
@@ -209,11 +222,14 @@ def build(job: Job, data: DataSet, device: torch.device) -> Subject:
     return make_subject(job.method, model, job.recipe, scales=job.scales, drawn=drawn, branches=job.branches)
 
 
-def _say_branches(job: Job, subject: Subject) -> None:
-    if subject.branches != job.branches:
-        print(f"note: {job.model} declares no branches and gets those of {subject.branches!r}; --branches names others")
-    for name, why in subject.left_out.items():
-        print(f"note: {name} has no branches, since {why}")
+def _about_branches(job: Job, subject: Subject) -> list[str]:
+    left_out = [f"{name} has no branches, since {why}" for name, why in subject.left_out.items()]
+    if subject.branches == job.branches:
+        return left_out
+    return [
+        f"{job.model} declares no branches and gets those of {subject.branches!r}; --branches names others",
+        *left_out,
+    ]
 
 
 def _created(job: Job, data: DataSet) -> nn.Module:

@@ -22,6 +22,7 @@ from repopt.algebra.operators import Operator
 from repopt.optim import RepOptimizer
 from repopt.optim.attachment import Route, attach
 from repopt.optim.clipping import clip_grad_norm_
+from repopt.plans.patterns import counted
 from repopt.plans.planning import Plan, check_plan
 from repopt.plans.scales import Scales
 from repopt.surgery.conversion import csla_blocks, csla_model
@@ -96,7 +97,7 @@ class Report:
 
     def _headline(self) -> str:
         claim, verdict = "exact" if self.exact else "inexact", "passed" if self.passed else "not passed"
-        kind = f"{self.rule}, {self.route} route, {claim}, {self.steps} steps"
+        kind = f"{self.rule}, {self.route} route, {claim}, {counted(self.steps, 'step')}"
         return f"{kind}: {verdict}, worst {self.worst:.1e} (up to {self.tolerance:.0e} is rounding)"
 
     def __repr__(self) -> str:

@@ -1,0 +1,96 @@
+"""Which classes a finished run sees in images: read, cropped and normalized as `evaluate_run` does it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from repopt.data.decoding import ENDINGS
+from repopt.data.folder import images_in, why_no_file
+from repopt.data.images import Images
+from repopt.data.loaders import EvalBatches
+from repopt.data.processes import decode
+from repopt.device import allow_tf32, chosen_device
+from repopt.train.runs import image_format, load_run, run_recipe
+from repopt.train.step import autocast
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What a model sees in an image.
+
+    Attributes:
+        image: the file.
+        classes: names, the most likely first.
+        labels: the numbers of these classes.
+        probabilities: of these classes.
+    """
+
+    image: Path
+    classes: tuple[str, ...]
+    labels: tuple[int, ...]
+    probabilities: tuple[float, ...]
+
+
+@torch.no_grad()
+def predict_run(
+    folder: str | Path,
+    images: Sequence[str | Path],
+    *,
+    top: int = 5,
+    device: str = "auto",
+    best: bool = False,
+    trust: bool = False,
+) -> list[Prediction]:
+    """Predicts the classes of images by the model of a finished run.
+
+    Args:
+        folder: the run.
+        images: files, or folders with images in them, also further down.
+        top: how many classes of each image.
+        device: `auto`, `cpu` or `cuda`.
+        best: take the weights of the run's best epoch instead of the last one's.
+        trust: as `load_run` takes it.
+    """
+    if top < 1:
+        raise ValueError(f"--top must be at least 1, not {top}")
+    paths, chosen = _files(images), chosen_device(device)
+    trained, recipe = load_run(folder, best=best, trust=trust), run_recipe(folder)
+    allow_tf32(recipe.precision != "fp32")
+    model, found = trained.model.to(chosen), list[Prediction]()
+    names = trained.config["classes"]
+    for first in range(0, len(paths), recipe.eval_batch):
+        some = paths[first : first + recipe.eval_batch]
+        pixels, broken = decode(some, trained.config["size"])
+        for place, reason in broken.items():
+            raise ValueError(f"{str(some[place])!r} is not a readable image ({reason}): replace it, or leave it out")
+        unlabelled = Images(pixels=pixels, labels=torch.zeros(len(some), dtype=torch.int64))
+        batches = EvalBatches(unlabelled, batch_size=len(some), device=chosen, **image_format(trained))
+        with autocast(recipe, chosen):
+            logits = torch.cat([model(x) for x, _ in batches])
+        likely = logits.double().softmax(1).topk(min(top, len(names)))
+        found += [
+            Prediction(
+                image=path, classes=tuple(names[each] for each in labels), labels=(*labels,), probabilities=(*shares,)
+            )
+            for path, labels, shares in zip(some, likely.indices.tolist(), likely.values.tolist(), strict=True)
+        ]
+    return found
+
+
+def _files(images: Sequence[str | Path]) -> list[Path]:
+    """The files that were named, and those in the folders that were."""
+    if not images:
+        raise ValueError("name images, or folders with images in them, after the run folder")
+    found = list[Path]()
+    for path in map(Path, images):
+        if not path.is_dir():
+            if (reason := why_no_file(path)) is not None:
+                raise ValueError(f"there is no image {str(path)!r} ({reason})")
+            found.append(path)
+        elif inside := images_in(path):
+            found += inside
+        else:
+            raise ValueError(f"there are no images in {str(path)!r}: files ending in {', '.join(ENDINGS)} are read")
+    return found

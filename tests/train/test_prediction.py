@@ -1,0 +1,116 @@
+"""`repopt predict`: what evaluation counts, image by image."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from data.pictures import class_folders, picture
+from repopt.cli import main
+from repopt.data import load_data
+from repopt.train.prediction import predict_run
+from repopt.train.recipe import demo
+from repopt.train.runs import evaluate_run
+from repopt.train.training import Job, train_run
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """The validation digits as files, named after their place."""
+    folder = tmp_path_factory.mktemp("digits")
+    for place, pixels in enumerate(load_data("digits").val.pixels):
+        Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(folder / f"{place:03}.png")
+    return folder
+
+
+def test_it_sees_what_evaluation_counts(trained_run, digits):
+    labels = load_data("digits").val.labels
+    found = predict_run(trained_run, [digits], top=10, device="cpu")
+    hits = torch.tensor([each.labels[0] for each in found]) == labels
+    (score,) = evaluate_run(trained_run, device="cpu").values()
+    assert 100 * hits.double().mean().item() == pytest.approx(score.accuracy)
+    shares = torch.tensor(
+        [
+            dict(zip(each.labels, each.probabilities, strict=True))[label]
+            for each, label in zip(found, labels.tolist(), strict=True)
+        ]
+    )
+    assert -shares.log().mean().item() == pytest.approx(score.loss, rel=1e-5)
+    for each in found:
+        assert sum(each.probabilities) == pytest.approx(1)
+        assert list(each.probabilities) == sorted(each.probabilities, reverse=True)
+
+
+def test_photos_get_the_names_of_their_folders_also_by_the_best_weights(tmp_path, monkeypatch, capsys):
+    """At another size and share than in training; of odd sides and of other modes than RGB."""
+    monkeypatch.chdir(tmp_path)
+    class_folders(tmp_path / "photos", size=(40, 40))
+    recipe = replace(demo(), epochs=2, warmup_epochs=0, batch_size=4, eval_size=24, eval_share=0.8)
+    job = Job(method="branches", model="other_nets:small", data="photos", recipe=recipe)
+    train_run(job, "run", device="cpu", quiet=True)
+    found = predict_run("run", ["photos/val"], top=1, device="cpu", trust=True)
+    hits = [each.classes[0] == each.image.parent.name for each in found]
+    (score,) = evaluate_run("run", device="cpu", trust=True).values()
+    assert 100 * sum(hits) / len(hits) == pytest.approx(score.accuracy)
+    picture(tmp_path / "grey.png", 3, (31, 90), "L")
+    with pytest.raises(SystemExit, match="0"):
+        main(["predict", "run", "grey.png", "photos/val/cat/0.jpg", "--trust", "--best", "--device", "cpu", "--json"])
+    said = json.loads(capsys.readouterr().out)
+    assert [each["image"] for each in said] == ["grey.png", "photos/val/cat/0.jpg"]
+    assert {*said[0]["classes"]} == {"cat", "dog"}  # there are two, fewer than five
+
+
+def test_a_line_for_each_image(trained_run, digits, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(
+            [
+                "predict",
+                str(trained_run),
+                str(digits / "000.png"),
+                str(digits / "007.png"),
+                "--top",
+                "2",
+                "--device",
+                "cpu",
+            ]
+        )
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{digits / '000.png'}: ")
+    assert second.count("%") == 2
+
+
+BAD = {
+    "no image": ("run nowhere.jpg", "there is no image 'nowhere.jpg' (No such file or directory)"),
+    "no images": ("run", "name images, or folders with images in them"),
+    "not an image": ("run notes.png", "'notes.png' is not a readable image (cannot identify image file"),
+    "an empty folder": (
+        "run empty",
+        "there are no images in 'empty': files ending in .jpg, .jpeg, .png, .webp are read",
+    ),
+    "no classes": ("run photo.png --top 0", "--top must be at least 1, not 0"),
+    "no run": ("empty photo.png", "'empty' is not a run folder: it has no model.safetensors"),
+    "someone's factory": ("theirs photo.png", "give --trust"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_a_sentence(case, trained_run, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("run").symlink_to(trained_run)
+    shutil.copytree(trained_run, "theirs")
+    config = json.loads(Path("theirs/config.json").read_text())
+    Path("theirs/config.json").write_text(json.dumps({**config, "model": "bad_l:net"}))
+    Path("notes.png").write_text("buy milk")
+    Path("empty").mkdir()
+    picture(tmp_path / "photo.png")
+    words, sentence = BAD[case]
+    with pytest.raises(SystemExit, match="2"):
+        main(["predict", *words.split(), "--device", "cpu"])
+    said = capsys.readouterr()
+    assert sentence in said.err
+    assert len(said.err.splitlines()) == 1
+    assert not said.out
