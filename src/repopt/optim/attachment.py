@@ -57,7 +57,7 @@ def attach(
         max_norm: clip the gradients of all parameters to this norm of the imagined blocks, inside the step.
 
     Returns:
-        A handle: `.route`, `.exact`, `.detach()`.
+        A handle with `.route`, `.exact` and `.detach()`.
 
     Do not clip with `torch.nn.utils.clip_grad_norm_`, nor let a framework call it: it goes by the operators' gradients,
     whose norm is not that of the blocks, and repopt cannot see that it was called. Use `max_norm`, or

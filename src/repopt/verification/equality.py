@@ -139,12 +139,12 @@ def verify(
             alone on random data.
         route: as for `attach`.
         allow_inexact: as for `attach`.
-        max_norm: clip the gradients to this norm before each step, on either side by its own clip_grad_norm_.
+        max_norm: clip the gradients to this norm before each step, on either side by its own `clip_grad_norm_`.
         seed: of the initial kernels and of the random data.
 
     Returns:
-        A report: `report.passed`, and `report.worst` for the figure. Where a whole model is trained, rounding grows
-        from step to step, and fast behind norms over a few values: a larger batch or fewer steps tell it from an error.
+        A report with `.passed`, and `.worst` for the figure. Where a whole model is trained, rounding grows from step
+        to step, and fast behind norms over a few values; a larger batch or fewer steps tell it from an error.
 
     Raises:
         RuntimeError: the reference's outputs are not finite, so there is nothing to compare.
