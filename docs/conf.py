@@ -14,6 +14,7 @@ version = release = repopt.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["build"]
+highlight_language = "none"  # of a block that names none
 html_theme = "furo"
 html_title = f"repopt {release}"
 html_static_path = ["static"]
