@@ -3,6 +3,7 @@
 import re
 
 from sphinx.application import Sphinx
+from sphinx.domains.python._object import PyObject
 from sphinx.util.inspect import TypeAliasForwardRef
 
 import repopt
@@ -29,7 +30,7 @@ suppress_warnings = ["myst.header"]  # the headings of a page may start at any l
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
-autodoc_typehints_description_target = "documented"
+autodoc_typehints_description_target = "documented_params"
 autodoc_type_aliases = {
     "Branches": "Mapping[str, Sequence[Branch]]",
     "Chooser": "Callable",
@@ -61,5 +62,8 @@ def _link_to_names(app: Sphinx, what: str, name: str, obj: object, options: obje
 
 
 def setup(app: Sphinx) -> None:
+    for field in PyObject.doc_field_types:
+        if field.name == "variable":
+            field.label = "Attributes"  # as the docstrings say
     app.connect("autodoc-process-docstring", _link_to_names)
     app.connect("source-read", _link_to_pages)

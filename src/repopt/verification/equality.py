@@ -88,7 +88,7 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether the trainings stayed equal and moved every kernel: the equality says nothing of one at rest."""
+        """Whether the trainings stayed equal and moved every kernel, since the equality says nothing of one at rest."""
         return self.worst <= self.tolerance and not any(map(self._is_at_rest, self.differences))
 
     def _is_at_rest(self, difference: BlockDifference) -> bool:
