@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all fuzz lint docs wheel clean
+.PHONY: demo test test-all fuzz lint docs site wheel clean
 
 demo: $(VENV)/.installed
 	OMP_NUM_THREADS=1 $(BIN)/repopt demo
@@ -26,6 +26,11 @@ lint: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-dev
 	$(BIN)/python -m paper docs
 
+# the documentation as HTML; a warning, such as a link to nowhere, is an error
+site: $(VENV)/.installed-site
+	$(BIN)/sphinx-build -W --keep-going -n -q docs build/site
+	@echo "site: build/site/index.html"
+
 # builds sdist and wheel, then tries the wheel in an empty environment; it holds the package and nothing else
 wheel: $(VENV)/bin/python
 	rm -rf dist
@@ -46,6 +51,10 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
 $(VENV)/.installed-dev: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
 	touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-site: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[site]'
+	touch $@
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*

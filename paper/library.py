@@ -14,11 +14,12 @@ from repopt.plans.scales import Scales, shipped
 
 
 def _rules() -> list[Record]:
-    degrees = {name: "" if rule.degree is None else str(rule.degree) for name, rule in RULES.items()}
+    names = {rule: ", ".join(f"`{name}`" for name in RULES if RULES[name] == rule) for rule in RULES.values()}
+    degrees = {rule: "" if rule.degree is None else str(rule.degree) for rule in names}
     lines = [
         *(
-            (f"`{name}`", rule.route or "none, refused", degrees[name], rule.looks_at_weights, rule.why)
-            for name, rule in RULES.items()
+            (names[rule], rule.route or "none, refused", degrees[rule], rule.looks_at_weights, rule.why)
+            for rule in names
         ),
         ("any other class", str(UNKNOWN.route), "", "as it does", UNKNOWN.why),
         ("`repopt.optim.SGD`", "closed form", "1", "never", "multiplies the gradient in its own step"),

@@ -162,7 +162,7 @@ _MADE: Mapping[str, tuple[Callable[[Path], Iterator[Record]], View]] = {
 
 def pages() -> list[Path]:
     """The README and all pages of docs/."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def draw_figures(results: Path = RESULTS) -> None:

@@ -1,28 +1,89 @@
-"""Every Python snippet of the README and of the docs runs; every number that was measured comes from a row."""
+"""Every snippet of the README and of the docs runs, every command parses; numbers that were measured come from rows."""
 
+import functools
 import re
+import shlex
 import shutil
+import subprocess
+import sys
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from PIL import Image
 
+import repopt
+import repopt.models
+import repopt.optim
 from paper.pages import RESULTS, ROOT, fill, pages
 from paper.tables import NAMES
+from repopt.cli import COMMANDS, main
+from repopt.train.recipe import Recipe
 
 PAGES = [str(path.relative_to(ROOT)) for path in pages()]
+WITH_LINKS = [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md"]
 
 
 # {page: placeholders that it has at the least}
 MEASURED = {"paper-tables.md": 30, "results.md": 6}
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_snippet_runs(page, tmp_path, monkeypatch):
+def fences(page, language):
+    """The blocks of code of a page in a language."""
+    blocks = re.findall(r"^```(\S*)\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    return [code for named, code in blocks if named == language]
+
+
+def commands(page):
+    """The commands of repopt on a page, in words, without what a shell or Slurm puts before them."""
+    lines = "".join(fences(page, "") + fences(page, "bash")).replace("\\\n", " ").splitlines()
+    found = [re.search(r"(?:^|-m )repopt +(.*)", line) for line in lines]
+    return [shlex.split(each[1], comments=True) for each in found if each and "..." not in each[1]]
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch):
+    """What docs/start.md has before its snippet: a folder of photos, and an exported model."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos" / "church").mkdir(parents=True)
+    Image.fromarray(np.zeros((40, 60, 3), np.uint8)).save("photos/church/a.jpg")
+    net = repopt.create_model("repopt_vgg_nano", num_classes=2, depths=(1, 1, 1, 1))
+    about = {"classes": ["church", "golf_ball"], "size": 32, "input": "0..1"}
+    repopt.export_model(net, "runs/photos/model-int8.onnx", torch.rand(2, 3, 32, 32), metadata=about)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if fences(page, "python")])
+def test_every_snippet_runs(page, tmp_path, monkeypatch, request):
     """Those of one page in one namespace."""
     monkeypatch.chdir(tmp_path)
+    if page == "docs/start.md":
+        request.getfixturevalue("photos")
     namespace: dict[str, object] = {"__name__": "__main__"}
-    for snippet in re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL):
+    for snippet in fences(page, "python"):
         exec(compile(snippet, page, "exec"), namespace)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if fences(page, "py")])
+def test_a_snippet_that_needs_what_is_not_installed_is_python(page):
+    for snippet in fences(page, "py"):
+        compile(snippet, page, "exec")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
+def test_every_command_is_one_that_repopt_takes(page, tmp_path, monkeypatch):
+    """Its flags and their values; nothing is trained."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("repopt.cli._base_recipe", lambda command, given: Recipe())
+    for home, function in (about[0].split(":") for about in COMMANDS.values()):
+        module = import_module(f"repopt.cli.{home}")
+        monkeypatch.setattr(module, function, functools.wraps(getattr(module, function))(lambda *_, **__: 0))
+    for words in (words for words in commands(page) if " ".join(words) not in COMMANDS):
+        with pytest.raises(SystemExit) as end:
+            main(words)
+        assert not end.value.code, f"repopt {shlex.join(words)}"
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -30,12 +91,38 @@ def test_every_page_is_filled(page):
     assert (ROOT / page).read_text() == fill((ROOT / page).read_text()), f"run `make docs`: {page} is not up to date"
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", WITH_LINKS)
 def test_every_link_leads_somewhere(page):
     for target, _, anchor in re.findall(r"\]\(([^)#:]*)(#([^)]*))?\)", (ROOT / page).read_text()):
         path = (ROOT / page).parent / target if target else ROOT / page
         assert path.exists(), target
         assert not anchor or anchor in _anchors(path), f"{target}#{anchor}"
+
+
+def test_every_page_is_in_the_navigation_of_the_site():
+    toctrees = "\n".join(fences("docs/index.md", "{toctree}") + fences("docs/api/index.md", "{toctree}"))
+    listed = {re.sub(r".*<(.+)>", r"\1", line).removeprefix("api/") for line in toctrees.splitlines()}
+    assert {Path(page).stem for page in PAGES if page.startswith("docs/")} - {"index"} <= listed
+
+
+@pytest.mark.parametrize("module", [repopt, repopt.optim, repopt.models])
+def test_every_public_name_has_its_place_in_the_api_reference(module):
+    reference = "".join(path.read_text() for path in (ROOT / "docs" / "api").glob("*.md"))
+    documented = {name.rpartition(".")[2] for name in re.findall(r"^\.\. (?:auto|py:)\w+:: ([\w.]+)", reference, re.M)}
+    assert {name for name in module.__all__ if name != "optim"} <= documented
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not find_spec("furo"), reason="needs the extra `site`")
+def test_the_site_builds_without_a_warning(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-n", "-q", "-d", tmp_path / "cache", "docs", tmp_path],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "repopt.reparameterize" in (tmp_path / "api" / "train.html").read_text()
 
 
 def _anchors(path: Path) -> set[str]:

@@ -159,7 +159,7 @@ class _ConvNorm(Foldable):
 
 
 class RepGhostNet(StagedNet):
-    """The net with fusion branches.
+    """RepGhostNet, the network with real fusion branches.
 
     Args:
         width: factor on all channels but the head's.
@@ -226,7 +226,7 @@ class RepGhostNet(StagedNet):
 
 
 class RepOptGhostNet(RepGhostNet):
-    """The plain net, which a RepOptimizer trains as if every module had an identity beside its cheap operation."""
+    """The plain network, trained as if every module had an identity beside its cheap operation."""
 
     fusion = False
     imagined: Mapping[str, list[Branch]] = {r"\.cheap_operation\.0$": [Conv(3), Identity()]}

@@ -20,7 +20,13 @@ from repopt.models.staged import Pooling, StagedNet, dilated, draw_convolutions_
 
 @dataclass(frozen=True, kw_only=True)
 class VGGSpec:
-    """The 3x3 layers and the channels of the stages."""
+    """The size of a VGG.
+
+    Attributes:
+        depths: 3x3 layers of each stage.
+        widths: channels of each stage.
+        stem: channels of the first layer; at most 64 unless given.
+    """
 
     depths: tuple[int, ...]
     widths: tuple[int, ...]

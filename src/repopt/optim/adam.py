@@ -148,8 +148,8 @@ class AdamW(RepOptimizer):
         eps: added to the root of the second moment, in each branch.
         weight_decay: decoupled, applied to W' once.
         amsgrad: use the largest second moment so far.
-        maximize: go uphill.
-        foreach: without effect; taken because torch's has it.
+        maximize: maximize the loss instead of minimizing it.
+        foreach: has no effect; accepted because torch's AdamW has it.
         capturable: keep the step count on the device, so that a CUDA graph can hold the step; with Triton it always is.
         max_norm: clip the gradients to this norm of the imagined blocks, inside the step.
 

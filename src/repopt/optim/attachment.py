@@ -46,6 +46,15 @@ def attach(
 ) -> "Handle":
     """Makes an optimizer train a plan's operators as the blocks that they imagine.
 
+    Do not clip with `torch.nn.utils.clip_grad_norm_`, nor let a framework call it: it goes by the operators' gradients,
+    whose norm is not that of the blocks, and repopt cannot see that it was called. Use `max_norm`, or
+    `repopt.clip_grad_norm_`.
+
+    `.grad` is only read. On the branch route a write to a planned weight between two steps is spread over the branches
+    if torch counts it, as it does any in-place operation and `load_state_dict`. A write through `.data`, by a custom
+    kernel or by the replay of a CUDA graph is not noticed, and the next step overwrites it: tell torch of it with
+    `torch.autograd.graph.increment_version(weight)`.
+
     Args:
         optimizer: an optimizer that holds the planned, trainable weights.
         plan: a plan with scales.
@@ -57,16 +66,7 @@ def attach(
         max_norm: clip the gradients of all parameters to this norm of the imagined blocks, inside the step.
 
     Returns:
-        A handle: `.route`, `.exact`, `.detach()`.
-
-    Do not clip with `torch.nn.utils.clip_grad_norm_`, nor let a framework call it: it goes by the operators' gradients,
-    whose norm is not that of the blocks, and repopt cannot see that it was called. Use `max_norm`, or
-    `repopt.clip_grad_norm_`.
-
-    `.grad` is only read. On the branch route a write to a planned weight between two steps is spread over the branches
-    if torch counts it, as it does any in-place operation and `load_state_dict`. A write through `.data`, by a custom
-    kernel or by the replay of a CUDA graph is not noticed, and the next step overwrites it: tell torch of it with
-    `torch.autograd.graph.increment_version(weight)`.
+        A handle with `.route`, `.exact` and `.detach()`.
 
     Raises:
         ValueError: the optimizer is attached already, lacks a planned weight, has no exact route, or holds the state of

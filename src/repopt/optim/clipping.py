@@ -30,7 +30,7 @@ def clip_grad_norm_(plan: Plan, max_norm: float, error_if_nonfinite: bool = Fals
         error_if_nonfinite: raise if the norm is NaN or infinite.
 
     Returns:
-        The norm before clipping: of the imagined blocks' gradients and of the model's others.
+        The norm before clipping, over the gradients of the imagined blocks and of all other parameters.
     """
     check_plan(plan)
     check_max_norm(max_norm)

@@ -20,8 +20,8 @@ def decay_groups(model: nn.Module, weight_decay: float, *, identity: bool = True
     """Param groups for any optimizer: kernels and identities with weight decay, norms and biases without.
 
     Args:
-        model: any.
-        weight_decay: of the first group.
+        model: any model.
+        weight_decay: of the first group, the kernels and identities.
         identity: whether identities are decayed, as the equality wants; a search may leave them alone.
 
     Example:

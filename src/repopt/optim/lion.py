@@ -69,9 +69,9 @@ class Lion(RepOptimizer):
         lr: learning rate, a number or a tensor.
         betas: weight of the moment in the step, and its decay.
         weight_decay: decoupled, applied to W' once.
-        maximize: go uphill.
-        foreach: without effect; taken because torch's optimizers have it.
-        capturable: without effect, too: a CUDA graph can always hold the step.
+        maximize: maximize the loss instead of minimizing it.
+        foreach: has no effect; accepted because torch's optimizers have it.
+        capturable: has no effect: a CUDA graph can always hold the step.
         max_norm: clip the gradients to this norm of the imagined blocks, inside the step.
 
     Example:

@@ -1,5 +1,7 @@
 """reparameterize(): plan, Rule of Initialization and attach in one call."""
 
+from __future__ import annotations
+
 import torch
 from torch import nn
 from torch.optim import Optimizer

@@ -148,11 +148,11 @@ class SGD(RepOptimizer):
         params: parameters or param groups.
         plan: a plan with scales.
         lr: learning rate, a number or a tensor.
-        momentum: how much of the buffer is kept.
-        dampening: of the gradient on its way into the buffer.
+        momentum: momentum factor.
+        dampening: dampening of the momentum.
         weight_decay: L2, applied to W' once.
-        nesterov: step with the buffer as it will be.
-        maximize: go uphill.
+        nesterov: use Nesterov momentum.
+        maximize: maximize the loss instead of minimizing it.
         max_norm: clip the gradients to this norm of the imagined blocks, inside the step.
 
     Example:

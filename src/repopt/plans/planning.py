@@ -4,6 +4,8 @@ A plan holds its model and knows operators by name, never by the identity of a p
 the model is wrapped, compiled or sharded, and `on` puts it on a copy.
 """
 
+from __future__ import annotations
+
 import math
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -40,25 +42,28 @@ _MADE = {"ones": Scales.ones, "depth": Scales.depth_init}  # scales that need no
 ScalesLike = Scales | Mapping[str, Mapping[str, Tensor | float]] | str | Path
 
 
-def plan(
-    model: nn.Module, branches: Branches | Chooser | str | None = None, scales: ScalesLike | None = None
-) -> "Plan":
+def plan(model: nn.Module, branches: Branches | Chooser | str | None = None, scales: ScalesLike | None = None) -> Plan:
     """Plans the re-parameterization of a model.
 
     Args:
         model: any model, wrapped or not.
-        branches: which operators imagine which branches.
-            A preset plans every convolution with a kernel of 3 or more in each dimension: `"repvgg"` (k x k, 1 x 1 and
-            identity; depthwise k x k and identity) or `"acnet"` (k x k, 1 x k and k x 1). What it cannot plan is in
-            `plan.left_out`.
-            {regular expression: branches} plans the operators whose names match; the first match wins.
-            A function (name, module) -> branches or None is asked for each convolution and linear layer.
-            Without any of these the model's own `repopt_branches()` is asked, or that of a module in it, such as the
-            backbone of a detector.
-        scales: `"ones"`, `"depth"` (sqrt(2/l), see `Scales.depth_init`), the name of shipped scales, a .safetensors
-            file, the authors' .pth, a `Scales`, or {operator: {branch: number or tensor}}. Shipped scales and files may
-            be those of a whole model: its backbone takes what it has, and `print(plan)` names the rest. A plan without
-            scales serves `search_model`, `branch_model` and `dirac_init_` only.
+        branches: which operators imagine which branches:
+
+            - `"repvgg"` or `"acnet"`, a preset, plans every convolution with a kernel of 3 or more in each dimension.
+              The first imagines k x k, 1 x 1 and identity (a depthwise one no 1 x 1), the second k x k, 1 x k and
+              k x 1. What it cannot plan is in `plan.left_out`.
+            - `{regular expression: branches}` plans the operators whose names match; the first match wins.
+            - A function of name and module that returns branches or None is asked for each convolution and linear
+              layer.
+            - None asks the model's own `repopt_branches()`, or that of a module in it, such as the backbone of a
+              detector.
+        scales: the constants of the branches:
+
+            - `"ones"`, or `"depth"` for sqrt(2/l), see `Scales.depth_init`.
+            - The name of shipped scales, a .safetensors file, or the authors' .pth. Scales of a whole model fit its
+              backbone: what that lacks is left out, and `print(plan)` names it.
+            - A `Scales`, or `{operator: {branch: number or tensor}}`.
+            - None, for a plan that serves `search_model`, `branch_model` and `dirac_init_` only.
 
     Raises:
         ValueError: a preset finds nothing, a pattern matches nothing, a branch does not fit, or the scales do not.
@@ -118,13 +123,13 @@ class Plan:
         """The names of the planned operators."""
         return tuple(self.blocks)
 
-    def with_scales(self, scales: ScalesLike) -> "Plan":
+    def with_scales(self, scales: ScalesLike) -> Plan:
         """The same plan with these scales."""
         found = _as_scales(scales, self)
         _check_scales(found, self.blocks)
         return replace(self, scales=found)
 
-    def on(self, model: nn.Module) -> "Plan":
+    def on(self, model: nn.Module) -> Plan:
         """The same plan on another model with the same operators, such as a copy."""
         check_model(model, "plan.on")
         other = replace(self, model=model)
@@ -192,7 +197,7 @@ class Plan:
             generator: for reproducible draws.
 
         Returns:
-            The kernels drawn, {operator: {branch: tensor}}.
+            The kernels that were drawn, a dictionary by operator and branch.
         """
         if identity not in {"searched", "one"}:
             raise ValueError(f"identity is 'searched' or 'one', not {identity!r}")

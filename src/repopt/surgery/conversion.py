@@ -4,6 +4,8 @@ Each planned operator is replaced by a block (`surgery/blocks.py`) under its own
 it is: other parameters, device, dtype, memory format, hooks, training flags.
 """
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Callable, Mapping
 from typing import TypeVar, cast, get_args

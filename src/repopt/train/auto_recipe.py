@@ -1,6 +1,6 @@
 """The recipe `auto`: a folder is trained by how many images it has and how large these are.
 
-The rule is a table in docs/training.md. It changes epochs, batch, size and crops of a named recipe, and nothing else.
+The rule is a table in docs/recipes.md. It changes epochs, batch, size and crops of a named recipe, and nothing else.
 """
 
 import dataclasses

@@ -89,7 +89,7 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether the trainings stayed equal and moved every kernel: the equality says nothing of one at rest."""
+        """Whether the trainings stayed equal and moved every kernel, since the equality says nothing of one at rest."""
         return self.worst <= self.tolerance and not any(map(self._is_at_rest, self.differences))
 
     def _is_at_rest(self, difference: BlockDifference) -> bool:
@@ -140,12 +140,12 @@ def verify(
             alone on random data.
         route: as for `attach`.
         allow_inexact: as for `attach`.
-        max_norm: clip the gradients to this norm before each step, on either side by its own clip_grad_norm_.
+        max_norm: clip the gradients to this norm before each step, on either side by its own `clip_grad_norm_`.
         seed: of the initial kernels and of the random data.
 
     Returns:
-        A report: `report.passed`, and `report.worst` for the figure. Where a whole model is trained, rounding grows
-        from step to step, and fast behind norms over a few values: a larger batch or fewer steps tell it from an error.
+        A report with `.passed`, and `.worst` for the figure. Where a whole model is trained, rounding grows from step
+        to step, and fast behind norms over a few values; a larger batch or fewer steps tell it from an error.
 
     Raises:
         RuntimeError: the reference's outputs are not finite, so there is nothing to compare.
