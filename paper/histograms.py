@@ -1,13 +1,16 @@
 """What happens to a 3x3 kernel on its way to deployment, as histograms: of RepVGG, and of RepOpt."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from paper.evidence import ON_CPU
 from paper.jobs import Lines, Scope, Training
 from paper.kernel_spread import at_positions, run_kernels
+from paper.table8 import STAGES
 from paper.tables import Table
-from paper.view import SEEDS, number, text
+from paper.view import Record, over_rows
 from paper.workshop import ENVIRONMENT, Workshop, figures_of
 
 _BINS = 61
@@ -34,6 +37,13 @@ def _shares(values: Tensor, limit: float) -> list[float]:
     return (torch.histc(values.float(), bins=_BINS, min=-limit, max=limit) / values.numel()).tolist()
 
 
+def _root_mean_square(rows: Sequence[Record]) -> str:
+    """Of what the histogram shows."""
+    middles = [float(row["limit"]) * ((2 * int(row["bin"]) + 1) / _BINS - 1) for row in rows]
+    square = sum(float(row["share"]) * middle**2 for row, middle in zip(rows, middles, strict=True))
+    return f"{square**0.5:.3f}"
+
+
 HISTOGRAMS = Table(
     title="Kernels on their way to deployment",
     keys=("trained_by", "model", "seed"),
@@ -43,5 +53,6 @@ HISTOGRAMS = Table(
     ],
     figures=("layer", "step", "position", "bin", "limit", "share", "epochs", "kernel", *ENVIRONMENT),
     by=("trained_by", "step", "position"),
-    columns=[*("trained_by", "step", "position", SEEDS, text("layer")), number("limit", "shown to", "{:.3f}")],
+    order={"step": STAGES},
+    columns=["trained_by", "step", "position", "layer", over_rows("root mean square", _root_mean_square)],
 )

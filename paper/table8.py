@@ -72,7 +72,7 @@ def _kernels(training: Training, scope: Scope, seed: int, workshop: Workshop) ->
     return [{**about, "stage": stage, **spreads(*kernels)} for stage, kernels in found.kernels.items()]
 
 
-_STAGES = ("before fusing BN", "3x3 kernel", "after fusing BN", "after branch addition")
+STAGES = ("before fusing BN", "3x3 kernel", "after fusing BN", "after branch addition")
 _PAPER = {
     ("repvgg", "before fusing BN"): "0.0131, 0.0128, 0.0131",
     ("repvgg", "after fusing BN"): "0.0176, 0.0175, 0.0177",
@@ -87,7 +87,7 @@ TABLE_C = Table(
     trainings=[_b0(method, _kernels) for method in ("repvgg", "repopt")],
     figures=("layer", "stage", *POSITIONS, *_AT_INIT, "train_accuracy", "epochs", "kernel", *ENVIRONMENT),
     by=("trained_by", "stage"),
-    order={"trained_by": ("repvgg", "repopt"), "stage": _STAGES},
+    order={"trained_by": ("repvgg", "repopt"), "stage": STAGES},
     columns=[
         *("trained_by", text("stage", "kernel"), SEEDS),
         *(number(position, form="{:.4f}") for position in POSITIONS),
