@@ -308,7 +308,7 @@ def standing_alone(svg: str) -> str:
     css = resources.files("repopt.report").joinpath("style.css").read_text(encoding="utf-8")
     palette = css.partition("* {")[0]  # light, then dark
     style = f"<style>{palette}svg {{ background: var(--card); font-family: sans-serif }}</style>"
-    return re.sub(r"(<svg[^>]*>)", lambda tag: tag[1] + style, svg, count=1)
+    return re.sub(r'<svg([^>]* viewBox="0 0 ([\d.]+)[^>]*>)', rf'<svg width="\2"\1{style}', svg, count=1)
 
 
 def _matplotlib() -> Any:
