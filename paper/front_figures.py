@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from paper.compared import method_name
 from paper.jobs import planned
 from paper.view import Record, groups, matching, values
 from repopt.plans.scales import Scales
@@ -80,6 +81,32 @@ def accuracy_against_speed(points: Mapping[str, tuple[float, Sequence[float]]]) 
     axes.set_xlabel("training, thousand images per second")
     axes.set_ylabel("accuracy (%)")
     return to_svg(figure, "Accuracy against training speed: RepOpt, RepVGG and plain SGD, B1 on Imagenette, one H200")
+
+
+def compared(study: Mapping[str, Any]) -> str:
+    """Of a study of `repopt compare`: accuracy in float and INT8 with standard errors, and training speed in words."""
+    methods = sorted(study["methods"], key=lambda each: float(each["accuracy"]))
+    figure, axes = new_figure(width=560, height=80 + 44 * len(methods))
+    axes.grid(visible=False, axis="y")
+    axes.grid(axis="x", color=GRID, linewidth=0.6)
+    for height, method in enumerate(methods):
+        for series, kind in enumerate(("", "int8_")):
+            at = method[f"{kind}accuracy"], height - 0.2 * series
+            look: dict[str, Any] = {
+                "color": SERIES[series],
+                "marker": MARKERS[series][0],
+                "markersize": 8,
+                "capsize": 4,
+            }
+            axes.errorbar(*at, xerr=method[f"{kind}standard_error"], linewidth=2, **look)
+        speed = f"{method['images_per_second']:,.0f} images/s"
+        right: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "annotation_clip": False, "va": "center"}
+        axes.annotate(speed, (1.03, height - 0.1), color=MUTED, fontsize=12, **right)
+    axes.set_yticks([height - 0.1 for height in range(len(methods))], [*map(method_name, methods)])
+    axes.set_ylim(-0.7, len(methods) - 0.4)
+    axes.set_xlabel("accuracy (%)")
+    key(axes, ["float", "INT8"])
+    return to_svg(figure, "Accuracy in float and in INT8, and training speed, by the way a network is trained")
 
 
 def kernel_steps(rows: Sequence[Record]) -> str:

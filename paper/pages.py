@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from paper import front_figures, library, measured, worth_figures
+from paper import compared, front_figures, library, measured, worth_figures
 from paper.claims import Which, read_claims
 from paper.jobs import Scope
 from paper.panels import step_costs
@@ -157,6 +157,7 @@ _MADE: Mapping[str, tuple[Callable[[Path], Iterator[Record]], View]] = {
     "claims": (_claims, View(columns=_CLAIMS)),
     "settings": (_settings, View(columns=("table", "rows", "missing", *_SETTINGS))),
     "ranks": (_ranks, View(columns=_RANKS)),
+    "compare": (compared.rows, compared.VIEW),
 }
 
 
@@ -184,6 +185,7 @@ def _figures(results: Path) -> Iterator[tuple[str, str]]:
         yield from ((f"worth-{kind}", svg) for kind, svg in worth_figures.drawings(found).items())
     if found := read_rows(results / "int8_mini.csv"):
         yield "int8", front_figures.int8_bars(found, table_named("int8_mini").order["way"])
+    yield from ((f"compare-{name}", front_figures.compared(study)) for name, study in compared.studies(results).items())
     if found := read_rows(results / "histograms.csv"):
         yield "kernels", front_figures.kernel_steps(found)
     if found := read_rows(results / "imagenette.csv"):

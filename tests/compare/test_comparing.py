@@ -61,7 +61,8 @@ def figures(folder):
 
 
 def test_each_way_has_its_seeds_at_the_better_rate(compared):
-    rows, _ = figures(compared)
+    rows, found = figures(compared)
+    assert set(found["environment"]) == {"hardware", "threads", "python", "torch", "date"}
     assert list(rows) == ["sgd", "repopt"]
     for name, row in rows.items():
         assert set(row["rates"]) == {"0.1", "0.3"}

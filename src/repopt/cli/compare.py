@@ -17,7 +17,7 @@ from repopt.compare.study import Study, two_rates
 from repopt.compare.verdict import Measured, sentences
 from repopt.compare.ways import chosen_ways, shipped_scales
 from repopt.data import load_data
-from repopt.device import chosen_device
+from repopt.device import chosen_device, environment
 from repopt.files import replacing
 from repopt.plans.patterns import counted
 from repopt.train.auto_recipe import auto_recipe
@@ -151,7 +151,7 @@ def run_study(
     found = measured(study, out, val_images=len(data.val), int8=chosen.int8, device=chosen_on, say=say)
     spent = {"estimate": chosen.minutes, "this_time": (time.perf_counter() - began) / 60}
     command = command_of(asked, named, flags or [], found)
-    record = as_record(study, spent, found, command)
+    record = {**as_record(study, spent, found, command), "environment": environment(chosen_on)}
     with replacing(out / "compare.json") as path:
         path.write_text(json.dumps(record, indent=2) + "\n")
     page = _write_page(study, out, found, command) if command else "no page: every training diverged"

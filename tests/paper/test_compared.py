@@ -1,0 +1,37 @@
+"""What `repopt compare` wrote on a GPU becomes a table and a figure."""
+
+import json
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from paper import compared
+from paper.front_figures import compared as drawn
+from paper.pages import fill
+
+
+def method(name, accuracy, int8):
+    figures = {"accuracy": accuracy, "standard_error": 0.25, "int8_accuracy": int8, "int8_standard_error": 0.5}
+    speeds = {"images_per_second": 28_000.4, "peak_bytes": 2_500_000_000, "inference": 51_000.0}
+    return {"name": name, "lr": 0.1, "accuracies": [accuracy] * 3, **figures, **speeds}
+
+
+@pytest.fixture
+def study():
+    return {"methods": [method("sgd", 61.5, 61.25), method("repopt", 64.125, None)]}
+
+
+def test_a_study_is_a_table(study, tmp_path):
+    (tmp_path / "compare-photos.json").write_text(json.dumps(study))
+    assert [row["study"] for row in compared.rows(tmp_path)] == ["photos", "photos"]
+    page = fill('<!--= table("compare", study="photos") --><!--/-->', tmp_path)
+    assert "| plain SGD | 0.1 | 3 | 61.50 ± 0.25 | 61.25 ± 0.50 | 28,000 | 2.5 | 51,000 |" in page
+    assert "| RepOpt | 0.1 | 3 | 64.12 ± 0.25 |  | 28,000 | 2.5 | 51,000 |" in page
+
+
+def test_a_study_is_a_figure_with_the_best_on_top(study):
+    pytest.importorskip("matplotlib")
+    study["methods"][1] |= {"int8_accuracy": 63.5}
+    texts = [each.text for each in ElementTree.fromstring(drawn(study)).iter("{http://www.w3.org/2000/svg}text")]
+    assert texts.index("plain SGD") < texts.index("RepOpt")
+    assert texts.count("28,000 images/s") == 2
