@@ -58,6 +58,9 @@ def _run(config, work, args):
     if config is not None:
         import coverage
 
+        from unmeasured import leave_out_exporters
+
         os.environ[_MEASURED] = config
         coverage.process_startup()
+        leave_out_exporters()
     work(*args)
