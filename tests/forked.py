@@ -19,6 +19,7 @@ _context.set_forkserver_preload(
         *("repopt.cli.train", "repopt.cli.search", "repopt.verification.cases", "repopt.report", "paper.tables"),
         *("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.checkpoint"),  # torch.optim imports the first
         *("torch.utils.tensorboard", "matplotlib.figure", "matplotlib.backends.backend_svg"),
+        *("coverage", "unmeasured"),
     ]
 )
 
