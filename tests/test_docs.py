@@ -15,6 +15,7 @@ PAGES = [str(path.relative_to(ROOT)) for path in pages()]
 MEASURED = {"paper-tables.md": 30, "results.md": 6}
 
 
+@pytest.mark.no_cover  # what a snippet calls has tests of its own
 @pytest.mark.parametrize("page", PAGES)
 def test_every_snippet_runs(page, tmp_path, monkeypatch):
     """Those of one page in one namespace."""
