@@ -1,6 +1,7 @@
-"""A repopt that is slightly wrong, for a process of its own."""
+"""A repopt that is slightly wrong, or lacks an extra, for a process of its own."""
 
 import dataclasses
+import sys
 
 import repopt.plans.planning
 
@@ -14,3 +15,8 @@ def break_the_multiplier():
         return dataclasses.replace(made, taps=made.taps * (1 + 1e-6))
 
     repopt.plans.planning.grad_mult = wrong
+
+
+def without_int8():
+    """As `make demo` installs it: nothing is exported and calibrated."""
+    sys.modules.update(onnxruntime=None, torchao=None)

@@ -19,6 +19,7 @@ _context.set_forkserver_preload(
         *("repopt.cli.train", "repopt.cli.search", "repopt.verification.cases", "repopt.report", "paper.tables"),
         *("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.checkpoint"),  # torch.optim imports the first
         *("torch.utils.tensorboard", "matplotlib.figure", "matplotlib.backends.backend_svg"),
+        *("coverage", "unmeasured"),
     ]
 )
 
@@ -58,6 +59,9 @@ def _run(config, work, args):
     if config is not None:
         import coverage
 
+        from unmeasured import leave_out_exporters
+
         os.environ[_MEASURED] = config
         coverage.process_startup()
+        leave_out_exporters()
     work(*args)

@@ -13,23 +13,9 @@ from repopt.compare.study import Study
 from repopt.compare.ways import chosen_ways
 from repopt.train.recipe import demo
 
-OTHER = "other_nets:small"
-WORDS = [
-    "compare",
-    "--data",
-    "digits",
-    "--limit",
-    "96",
-    "--methods",
-    "sgd",
-    "repopt",
-    "--epochs",
-    "1",
-    "--device",
-    "cpu",
-    "--out",
-    "compared",
-]
+OTHER = "other_nets:small"  # four convolutions: an ONNX file of them is written in a second
+WORDS = f"compare --model {OTHER} --data digits --limit 96 --methods sgd repopt --epochs 1 --device cpu".split()
+WORDS += ["--out", "compared"]
 
 
 def run(*words):
@@ -140,25 +126,9 @@ def test_a_network_of_ones_own_is_compared_with_real_branches(tmp_path, monkeypa
 
 def test_a_training_that_diverges_is_said_and_not_tried_again(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    words = [
-        "compare",
-        "--data",
-        "fake:64,4,16",
-        "--methods",
-        "sgd",
-        "--seeds",
-        "2",
-        "--epochs",
-        "2",
-        "--lr",
-        "1e30",
-        "--device",
-        "cpu",
-        "--out",
-        "x",
-    ]
+    words = f"compare --model {OTHER} --data fake:64,4,16 --methods sgd --seeds 2 --epochs 2 --lr 1e30 --device cpu"
     for count in (1, 0):
-        run(*words)
+        run(*words.split(), "--out", "x")
         said = capsys.readouterr().out
         assert said.count("not finite") == count
         assert "Every training diverged: give a lower --lr." in said

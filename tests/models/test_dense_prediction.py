@@ -85,7 +85,7 @@ def check_attached_step(model, loss_of):
 
 
 @pytest.mark.parametrize("output_stride", [None, 8, 16])
-@pytest.mark.parametrize("name", ["a0", "b0"])
+@pytest.mark.parametrize("name", ["a0", pytest.param("b0", marks=pytest.mark.slow)])
 def test_the_maps_have_the_shapes_of_timms_repvgg(name, output_stride):
     options = {"features_only": True} | ({} if output_stride is None else {"output_stride": output_stride})
     with torch.device("meta"):

@@ -10,9 +10,13 @@ from repopt.verification.cases import mixed_sign_scales
 from settled import settle
 
 SMALL = [name for name in repopt.list_models() if name.endswith(("_nano", "_050"))]
+# every size of the plain families; the sizes of a family with branches are the same ones
+FIRST = [name for name in repopt.list_models() if name.startswith("repopt_") or name in SMALL]
 
 
-@pytest.mark.parametrize("name", repopt.list_models())
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in FIRST)) for name in repopt.list_models()]
+)
 def test_the_maps_have_the_declared_channels_and_strides(name):
     with torch.device("meta"):
         backbone = repopt.create_model(name, features_only=True)

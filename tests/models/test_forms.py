@@ -12,6 +12,8 @@ from repopt.models import deploy
 
 SMALL = {"depths": (2, 1, 2, 1), "widths": (4, 4, 8, 8), "stem": 4}
 
+pytestmark = pytest.mark.no_cover  # the time goes into torch's compilers, which coverage makes twice as slow
+
 
 def plain(family):
     options = SMALL if "vgg" in family else {}

@@ -99,7 +99,7 @@ def assert_equal(plain, frozen):
         ("own", {**DAMPED, "lr": 0.05}),
         ("vgg", NESTEROV),
         pytest.param("vgg", DAMPED, marks=pytest.mark.slow),
-        ("ghost", {**NESTEROV, "lr": 0.001}),
+        pytest.param("ghost", {**NESTEROV, "lr": 0.001}, marks=pytest.mark.slow),
         pytest.param("ghost", {**DAMPED, "lr": 0.001}, marks=pytest.mark.slow),
     ],
 )

@@ -1,11 +1,13 @@
-"""Ranks that stand still, in processes of their own."""
+"""Ranks that stand still or are asked to stop, in processes of their own."""
 
 import os
+import signal
 import sys
 import time
 
 import torch
 
+from interrupted import interrupt_in
 from repopt.train import heartbeat
 from repopt.train.distributed import joined
 
@@ -13,6 +15,12 @@ from repopt.train.distributed import joined
 def beat_fast():
     """Ranks are named within seconds."""
     heartbeat.EVERY, heartbeat.STILL = 0.1, 3.0
+
+
+def ask_the_second_to_stop():
+    """The second rank gets SIGTERM in its first step."""
+    if os.environ["RANK"] == "1":
+        interrupt_in("train_on", signal.SIGTERM)
 
 
 def come_late(log, env):

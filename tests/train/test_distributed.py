@@ -13,7 +13,7 @@ from data.pictures import class_folders, picture
 from forked import fork
 from train.equal import train_all
 from train.program import TINY, Program, metrics, weights
-from train.standing import beat_fast, come_late
+from train.standing import ask_the_second_to_stop, beat_fast, come_late
 
 CASES = ("sgd", "repopt", "repopt-adamw", "search", "learn")
 LONG = ["train", *TINY, "--method", "sgd", "--data", "fake:1280,4,16", "--epochs", "30", "--dropout", "0.3", "--quiet"]
@@ -161,9 +161,7 @@ def test_two_ranks_stopped_by_a_signal_go_on_to_the_same_bits_and_only_the_first
     whole = start(SHORT, tmp_path, "whole", [tmp_path / "whole"] * 2)
     assert [rank.wait() for rank in whole] == [0, 0], whole[0].said + whole[1].said
     out = tmp_path / "stopped"
-    ranks = start(SHORT, tmp_path, "stopped", [out, tmp_path / "nowhere"])
-    ranks[0].wait_for((out / "recipe.json").exists)
-    ranks[1].send(signal.SIGTERM)
+    ranks = start(SHORT, tmp_path, "stopped", [out, tmp_path / "nowhere"], prepare=ask_the_second_to_stop)
     codes = [rank.wait() for rank in ranks]
     assert codes == [1, 143], ranks[0].said + ranks[1].said
     assert "stopped by another rank after step" in ranks[0].said

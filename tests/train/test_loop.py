@@ -26,6 +26,7 @@ from train.program import finished, metrics
 from train.program import run as program
 
 CPU = torch.device("cpu")
+SMALL = {"depths": (2, 1, 1, 1)}  # one identity
 BASE = dataclasses.replace(demo(), epochs=2, batch_size=32, warmup_epochs=0, eval_every=1, lr=0.05)
 
 
@@ -33,7 +34,7 @@ def started(method="repopt", *, data="fake:64,4,16", options=None, double=False,
     recipe = dataclasses.replace(BASE, **fields)
     data = load_data(data, limit=64)
     job = Job(
-        method=method, model="repopt_vgg_nano", data=data.name, recipe=recipe, scales="ones", options=options or {}
+        method=method, model="repopt_vgg_nano", data=data.name, recipe=recipe, scales="ones", options=options or SMALL
     )
     subject = build(job, data, CPU)
     if double:
@@ -211,7 +212,7 @@ def test_a_graph_on_a_cpu_is_a_sentence():
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
 def test_a_signal_in_the_middle_of_an_epoch_loses_nothing(tmp_path, number):
     """In this process: a run that is stopped at its third step and resumed ends with the bits of one that was not."""
-    job = Job(method="search", model="repopt_vgg_nano", data="fake:128,4,16", recipe=BASE)
+    job = Job(method="search", model="repopt_vgg_nano", data="fake:128,4,16", recipe=BASE, options=SMALL)
     train_run(job, tmp_path / "whole", device="cpu", quiet=True)
     data = load_data(job.data)
     subject = build(job, data, CPU)

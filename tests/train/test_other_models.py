@@ -131,3 +131,5 @@ def test_the_list_has_the_sizes(capsys):
         "scales": True,
     }
     assert sizes["repvgg_b1"] == {**sizes["repopt_vgg_b1"], "parameters": 57_415_016, "scales": False}
+    repopt("list")
+    assert set(sizes) <= set(capsys.readouterr().out.split())

@@ -111,7 +111,9 @@ def authors_plan(path, worst_only=True):
     return net, repopt.plan(net, {".": [Conv(3), Conv(1), Identity()]}, chosen)
 
 
-@pytest.mark.parametrize("file", ["RepOpt-VGG-B1-scales.pth", "RepOpt-VGG-L1-scales.pth"])
+@pytest.mark.parametrize(
+    "file", ["RepOpt-VGG-B1-scales.pth", pytest.param("RepOpt-VGG-L1-scales.pth", marks=pytest.mark.slow)]
+)
 def test_the_released_scales_keep_the_equality_negatives_included(authors_scales, file):
     net, plan = authors_plan(authors_scales / file)
     assert any((scale < 0).any() for its in plan.scales.values() for scale in its.values())
