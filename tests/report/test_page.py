@@ -10,7 +10,7 @@ import pytest
 
 from repopt.report import figures, write_report
 from repopt.report.page import FILTERS
-from report.folders import three_methods, write_run
+from report.folders import add_int8, three_methods, write_run
 
 pytest.importorskip("matplotlib")
 
@@ -142,18 +142,7 @@ def test_a_recipe_s_differences_stand_apart(tmp_path):
 
 def test_int8_stands_beside_float_and_by_layer(tmp_path):
     folder = write_run(tmp_path / "a")
-    layers = [{"layer": "stem.conv", "agreement_alone": 99.5, "snr_alone": 31.25, "snr": None}]
-    record = {"method": "ptq", "calibrator": "histogram", "weights": "channel", "form": "deployed", "backend": "x86"}
-    record |= {
-        "float_accuracy": 97.0,
-        "int8_accuracy": 96.5,
-        "drop": 0.5,
-        "float_bytes": 890_000,
-        "int8_bytes": 810_000,
-    }
-    record |= {"float_eager": 6821.4, "float_compiled": None, "int8": 11136.0, "layers": layers}
-    (folder / "int8").mkdir()
-    (folder / "int8" / "quantized.json").write_text(json.dumps(record))
+    add_int8(folder)
     page = Page(write_report([folder], tmp_path / "report.html"))
     how = "PTQ, histogram, per-channel weights, deployed, x86"
     assert f"a {how} 97.00 96.50 0.50 0.89 0.81 6,821 – 11,136" in page.text
