@@ -211,7 +211,7 @@ def test_without_matplotlib_a_sentence_says_what_to_install(tmp_path):
         f"write_report([{str(tmp_path / 'a')!r}], {str(tmp_path / 'report.html')!r})"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert found.stderr.strip().endswith("which is not installed: pip install 'repopt[report]'")
+    assert found.stderr.strip().endswith("which is not installed: pip install -e '.[report]' from a checkout")
     assert not (tmp_path / "report.html").exists()
 
 
