@@ -1,6 +1,7 @@
 """The real program, in a process of its own."""
 
 import csv
+import inspect
 import json
 import re
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 
 from broken import break_the_multiplier
 from interrupted import interrupt_in
-from repopt.cli import COMMANDS, main
+from repopt.cli import COMMANDS, FIRST_COMMANDS, main
 from train.program import heard as run
 
 
@@ -84,6 +85,20 @@ def test_help_fits_80_columns_and_breaks_no_line_early(name, monkeypatch, capsys
         goes_on = re.match(r"[│ ]( {9,})(\S+)", after)
         if goes_on and line[: goes_on.start(2)].endswith("  "):  # the text of a flag begins or goes on there
             assert len(f"{line.rstrip('│ ')} {goes_on[2]}") > 78, line
+
+
+def test_a_newcomer_sees_three_commands_to_start_with_and_their_flags_exist(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit, match="0"):
+        main([])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(FIRST_COMMANDS) == 3
+    for words, about in FIRST_COMMANDS.items():
+        assert [line for line in lines if words in line and about in line], "on one line"
+        _, name, *flags = words.split()
+        home, function = COMMANDS[name][0].split(":")
+        taken = inspect.signature(getattr(import_module(f"repopt.cli.{home}"), function)).parameters
+        assert {flag[2:] for flag in flags[::2]} <= set(taken)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -35,6 +35,12 @@ def whole_tree(names):
     return {canonicalize_name(name) for name, *_ in found}
 
 
+def test_nobody_is_sent_to_an_index_for_an_extra():
+    # repopt is on no index yet, so that `pip install 'repopt[int8]'` would find nothing
+    said = [*ROOT.glob("src/**/*.py"), *ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    assert [path.name for path in said if re.search(r"install\b.*repopt\[", path.read_text())] == []
+
+
 @pytest.mark.parametrize("group", ["dependencies", "build", *PROJECT["project"]["optional-dependencies"]])
 def test_every_package_of_an_install_and_of_a_build_is_pinned(group):
     project = PROJECT["project"]

@@ -226,7 +226,7 @@ def test_a_run_that_lacks_something_is_not_exported(run, monkeypatch):
     with pytest.raises(ValueError, match=r"is not a run folder: it has no recipe.json"):
         export_run(run, "torch-export")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ImportError, match=r"onnxruntime, which is not installed: pip install 'repopt\[int8\]'"):
+    with pytest.raises(ImportError, match=r"onnxruntime, which is not installed: pip install -e '\.\[int8\]'"):
         export_run(run, "onnx")
 
 

@@ -100,4 +100,4 @@ def test_without_timm_the_plug_in_says_what_to_install():
     script = "import sys; sys.modules['timm'] = None; import repopt; repopt.create_model('repopt_vgg_nano')\n"
     script += "import repopt.models.timm"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
-    assert "needs timm and torchvision, and timm is not installed: pip install 'repopt[timm]'" in done.stderr
+    assert "needs timm and torchvision, and timm is not installed: pip install -e '.[timm]'" in done.stderr

@@ -92,6 +92,6 @@ def test_what_cannot_be_written_is_said(tmp_path, monkeypatch):
         with pytest.raises(ValueError, match=f"the opset must be 18 to 23, not {opset}"):
             write_onnx(model, tmp_path / "model.onnx", digits(1), opset=opset)
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(ImportError, match=r"onnxscript, which is not installed: pip install 'repopt\[int8\]'"):
+    with pytest.raises(ImportError, match=r"onnxscript, which is not installed: pip install -e '\.\[int8\]'"):
         write_onnx(model, tmp_path / "model.onnx", digits(1))
     assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,28 @@
-import pytest
+import io
 
-from repopt.train.progress import scalar_writer
+import pytest
+from rich.console import Console
+
+from repopt.train.progress import RunProgress, scalar_writer
+
+
+def epochs_shown(seconds, epochs=100):
+    """The epochs that a file gets a line for, where each takes some seconds."""
+    now, file = 0.0, io.StringIO()
+    console = Console(file=file, force_terminal=False)
+    with RunProgress("sgd", epochs=epochs, done=0, steps=1, console=console, clock=lambda: now) as progress:
+        for epoch in range(1, epochs + 1):
+            now += seconds
+            progress.epoch({"epoch": epoch, "train_loss": 0.5, "images_per_second": 900.0})
+    return [int(line.split("epoch ")[1].split("/")[0]) for line in file.getvalue().splitlines()]
+
+
+def test_off_a_terminal_short_epochs_share_a_line_and_the_last_one_has_its_own():
+    assert epochs_shown(0.5) == [*range(1, 100, 10), 100]
+
+
+def test_off_a_terminal_each_epoch_of_some_seconds_has_a_line():
+    assert epochs_shown(6.0, epochs=4) == [1, 2, 3, 4]
 
 
 def test_an_epochs_numbers_can_be_read_back(tmp_path):

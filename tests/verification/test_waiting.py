@@ -1,6 +1,8 @@
 import io
 
-from repopt.verification.waiting import counting
+import pytest
+
+from repopt.verification.waiting import counting, paced
 
 
 class Terminal(io.StringIO):
@@ -32,3 +34,13 @@ def test_elsewhere_there_is_a_line_now_and_then():
 def test_what_is_short_is_not_shown():
     assert shown(io.StringIO(), 0.01) == ""
     assert "verify" not in shown(Terminal(), 0.01)
+
+
+@pytest.mark.parametrize(("out", "lines"), [(Terminal(), [*range(12)]), (io.StringIO(), [0, 5, 10])])
+def test_lines_of_progress_are_seconds_apart_but_on_a_terminal(out, lines):
+    now, said = 0.0, []
+    say = paced(said.append, out, lambda: now)
+    for second in range(12):
+        now = float(second)
+        say(second)
+    assert said == lines

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import repopt
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from repopt.train.training import Job
 
 Command = Callable[..., int]
@@ -51,6 +53,13 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "list": ("list_models:list_models", "List the models with their sizes, or the scales that ship."),
 }
 _ABOUT = "Train a plain network as if it had branches, by changing the optimizer instead of the model."
+
+# where a newcomer starts, and what each command gives
+FIRST_COMMANDS: Mapping[str, str] = {
+    "repopt demo": "see it on digits: 2 minutes",
+    "repopt compare --data photos": "which method suits them?",
+    "repopt train --data photos --out runs/photos": "train one model in full",
+}
 
 # the commands whose flags are the fields of a recipe, with the run folder where none is named
 _RECIPES = {"search": "runs/search", "train": "runs/train", "bench data": ""}
@@ -176,7 +185,6 @@ def _unknown(word: str) -> str:
 
 def _list_commands(group: str | None) -> None:
     from rich.console import Console
-    from rich.table import Table
 
     shown = {name: about for name, (_, about) in COMMANDS.items() if group is None or name.startswith(f"{group} ")}
     console = Console(highlight=False)
@@ -184,12 +192,21 @@ def _list_commands(group: str | None) -> None:
     console.print(f"usage: {prog} COMMAND [flags]\n", markup=False)
     if group is None:
         console.print(f"{_ABOUT}\n")
+    _print_pairs(shown, console)
+    if group is None:
+        console.print("\nThree to start with, where photos is a folder with a subfolder for each class:\n")
+        _print_pairs(FIRST_COMMANDS, console)
+    console.print("\n`repopt COMMAND --help` explains a command's flags; `repopt --version` prints the version.")
+
+
+def _print_pairs(pairs: Mapping[str, str], console: "Console") -> None:
+    from rich.table import Table
+
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
     table.add_column(no_wrap=True, style="bold")
-    for name, about in shown.items():
+    for name, about in pairs.items():
         table.add_row(name, about)
     console.print(table)
-    console.print("\n`repopt COMMAND --help` explains a command's flags; `repopt --version` prints the version.")
 
 
 def _say(error: Exception) -> None:

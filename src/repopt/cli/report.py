@@ -5,7 +5,7 @@ from pathlib import Path
 import tyro
 
 from repopt.report import write_report
-from repopt.report.comparison import compared_epochs, group_runs
+from repopt.report.comparison import group_runs, limits
 from repopt.train.records import read_run
 
 
@@ -22,8 +22,7 @@ def report(
         title: the headline.
     """
     page = write_report(runs, out, title=title)
-    epochs = compared_epochs(group_runs(read_run(folder) for folder in runs))
-    if len(epochs) > 1:
-        print(f"note: the runs were trained for unequal numbers of epochs ({', '.join(map(str, epochs))})")
+    for sentence in limits(group_runs(read_run(folder) for folder in runs)):
+        print(f"note: {sentence[0].lower()}{sentence[1:].rstrip('.')}")
     print(page)
     return 0

@@ -32,6 +32,7 @@ from repopt.train.progress import DivergedError, StoppedError
 from repopt.train.records import RunConfig, RunRecord, read_run
 from repopt.train.runs import image_format, load_run
 from repopt.train.training import train_run
+from repopt.verification.waiting import paced
 
 Say = Callable[[str], None]
 _BACKENDS: tuple[Backend, ...] = ("onnxruntime", "x86")  # the first that is installed
@@ -116,9 +117,9 @@ def measured(
         val_images: of its data.
         int8: the backend; None to leave INT8 out.
         device: where.
-        say: prints a line about each training.
+        say: prints a line about each training; off a terminal not about those that are over in a few seconds.
     """
-    work = _Work(study=study, out=out, device=device, say=say)
+    work = _Work(study=study, out=out, device=device, say=say, progress=paced(say))
     found = list[Measured]()
     for way in study.ways:
         first = {rate: work.accuracy(way, rate, 0) for rate in study.rates}
@@ -172,6 +173,7 @@ class _Work:
     out: Path
     device: torch.device
     say: Say
+    progress: Say
 
     def accuracy(self, way: Way, rate: float, seed: int) -> float | None:
         """Of a training, which is finished if it is not yet; None if it diverged."""
@@ -197,8 +199,9 @@ class _Work:
                 f"stopped in {folder.name!r}: the same command goes on from there", error.code
             ) from error
         passed = time.perf_counter() - start
-        self.say(f"{way.name}, lr {rate:g}, seed {seed}: accuracy {summary['val_accuracy']:.2f} in {passed:.0f} s")
-        return float(summary["val_accuracy"])
+        accuracy = float(summary["val_accuracy"])
+        self.progress(f"{way.name}, lr {rate:g}, seed {seed}: accuracy {accuracy:.2f} in {passed:.0f} s")
+        return accuracy
 
     def int8_accuracy(self, run: Path, backend: Backend) -> float:
         file = run / "int8" / "quantized.json"

@@ -44,7 +44,8 @@ def notes_of(study: Study, measured: Sequence[Measured]) -> list[str]:
             f"By rate: {tried}."
         )
     if not any(each.int8 for each in measured):
-        notes.append("INT8 was not measured: pip install 'repopt[int8]', and compare again in another folder.")
+        again = "pip install -e '.[int8]' from a checkout, and compare again in another folder"
+        notes.append(f"INT8 was not measured: {again}.")
     if not any(each.peak_bytes for each in measured):
         notes.append("Memory is measured on CUDA alone.")
     return notes

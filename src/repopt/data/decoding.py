@@ -57,7 +57,7 @@ def pillow() -> ModuleType:
         from PIL import Image
     except ImportError as error:
         raise ImportError(
-            "image files are decoded by Pillow, which is not installed: pip install 'repopt[report]'"
+            "image files are decoded by Pillow, which is not installed: pip install -e '.[report]' from a checkout"
         ) from error
     for plugin in _PLUGINS:
         importlib.import_module(f"PIL.{plugin}")

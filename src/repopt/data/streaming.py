@@ -183,7 +183,7 @@ def _rand_augments(level: int) -> list[Callable[["PillowImage"], "PillowImage"]]
         from torchvision.transforms import RandAugment  # type: ignore[import-untyped]
     except (ImportError, RuntimeError) as error:  # the latter: a CUDA build of torchvision beside a CPU build of torch
         raise ImportError(
-            f"randaugment by torchvision needs it, and it cannot be imported ({error}): pip install 'repopt[timm]', in "
-            "a build that fits this torch, or take the authors' randaugment"
+            f"randaugment by torchvision needs it, and it cannot be imported ({error}): pip install -e '.[timm]' from "
+            "a checkout, in a build that fits this torch, or take the authors' randaugment"
         ) from error
     return [RandAugment(num_ops=1, magnitude=number) for number in range(level)]

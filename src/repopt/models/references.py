@@ -195,7 +195,9 @@ def _library(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         missing = (error.name or name).partition(".")[0]
-        raise ImportError(f"{name}: models need {missing}, not installed here: pip install 'repopt[timm]'") from error
+        raise ImportError(
+            f"{name}: models need {missing}, not installed here: pip install -e '.[timm]' from a checkout"
+        ) from error
     except RuntimeError as error:  # a CUDA build of torchvision beside a CPU build of torch
         raise ImportError(
             f"{name} is installed, but its import fails ({_first_line(error)}): mend that first"

@@ -19,7 +19,7 @@ try:
 except ImportError as error:
     raise ImportError(
         f"the timm plug-in needs timm and torchvision, and {(error.name or 'one').partition('.')[0]} is not installed: "
-        "pip install 'repopt[timm]'"
+        "pip install -e '.[timm]' from a checkout"
     ) from error
 except RuntimeError as error:  # a CUDA build of torchvision beside a CPU build of torch
     raise ImportError(f"timm is installed, but its import fails ({error}): mend that first") from error

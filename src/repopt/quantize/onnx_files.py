@@ -139,5 +139,5 @@ def need(*packages: str) -> None:
             importlib.import_module(package)
         except ModuleNotFoundError as error:
             raise ImportError(
-                f"INT8 and ONNX need {package}, which is not installed: pip install 'repopt[int8]'"
+                f"INT8 and ONNX need {package}, which is not installed: pip install -e '.[int8]' from a checkout"
             ) from error

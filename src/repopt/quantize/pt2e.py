@@ -151,7 +151,9 @@ def quiet_torchao() -> Iterator[None]:
 
         yield
     except ModuleNotFoundError as error:
-        raise ImportError(f"INT8 needs {error.name}, which is not installed: pip install 'repopt[int8]'") from error
+        raise ImportError(
+            f"INT8 needs {error.name}, which is not installed: pip install -e '.[int8]' from a checkout"
+        ) from error
     finally:
         logging.disable(before)
 

@@ -116,9 +116,23 @@ def shared_fields(groups: Sequence[Group]) -> dict[str, object]:
     return {field: value for field, value in recipe.items() if field not in differing and field not in _PER_RUN}
 
 
-def compared_epochs(groups: Sequence[Group]) -> list[int]:
-    """How many epochs the runs behind the means were trained for; searches have a length of their own."""
-    return sorted({run.epochs_done for group in groups if group.method != "search" for run in group.counted})
+def limits(groups: Sequence[Group]) -> list[str]:
+    """What a comparison of these runs cannot say, a sentence each; searches are no part of it."""
+    compared = [group for group in groups if group.method != "search"]
+    epochs = sorted({run.epochs_done for group in compared for run in group.counted})
+    single = [group.label for group in compared if group.seeds[0] == 1]
+    said = []
+    if len(epochs) > 1:
+        said.append(
+            f"The runs were trained for unequal numbers of epochs ({', '.join(map(str, epochs))}): a difference may "
+            "come from that alone."
+        )
+    if len(compared) > 1 and single:
+        of = "each method" if len(single) == len(compared) else ", ".join(single)
+        said.append(
+            f"There is one seed of {of}: how far seeds differ is not known, so a small difference may be chance."
+        )
+    return said
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -11,9 +11,9 @@ from repopt.files import replacing
 from repopt.report import figures
 from repopt.report.comparison import (
     METHODS,
-    compared_epochs,
     differing_fields,
     group_runs,
+    limits,
     mean_and_deviation,
     shared_fields,
 )
@@ -26,18 +26,30 @@ _ORIGIN |= {"data_digest": "digest of the data", "options": "options", "limit": 
 _ORIGIN |= {"weights": "weights", "processes": "processes", "commit": "commit"}
 _DIGEST_LENGTH = 12
 _ABSENT = "–"
+_LEAST_SHARE = 1e-4  # of ImageNet's cost, of which the paper's search is 1.6e-3: a search of digits or a trial is below
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchedScales:
-    """What the page shows of a search: appendix E's two figures, and what the search cost."""
+    """What the page shows of a search: appendix E's two figures, and what the search cost.
+
+    Attributes:
+        run: the search, or a training that learned its scales on the way.
+        operator: the one whose scales are shown over epochs.
+        branches: of that operator.
+        over_epochs: a figure.
+        by_depth: a figure.
+        epochs: those in which scales were searched.
+        cost: as a share of the paper's ImageNet training; None for a trial that is too small for the comparison.
+    """
 
     run: RunRecord
     operator: str
     branches: Sequence[str]
     over_epochs: str
     by_depth: str
-    cost: float
+    epochs: float
+    cost: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +119,7 @@ def render(runs: Iterable[RunRecord], title: str | None = None, overview: Overvi
         methods={group.method: METHODS.get(group.method, group.method) for group in groups},
         sources=_sources(ordered),
         epochs=sorted({run.recipe["epochs"] for run in ordered if isinstance(run.recipe.get("epochs"), int)}),
-        compared=compared_epochs(groups),
+        limits=limits(groups),
         markers=[outline for _, outline in figures.MARKERS],
         curves=figures.curves(groups),
         searches=[found for run in ordered if (found := _searched(run))],
@@ -125,15 +137,16 @@ def _searched(run: RunRecord) -> SearchedScales | None:
         return None
     operator, name = sampled_operator(means), run.folder.name
     history = over_epochs(run.scales, operator)
+    epochs = run.epochs_done * (run.recipe.get("freeze_at") or 1)
+    cost = cost_share(run.info.train_images, epochs, run.info.image_size)
     return SearchedScales(
         run=run,
         operator=operator,
         branches=list(history),
         over_epochs=figures.scales_over_epochs(history, f"{operator} of {name}"),
         by_depth=figures.scales_by_depth(means, name),
-        cost=cost_share(
-            run.info.train_images, run.epochs_done * (run.recipe.get("freeze_at") or 1), run.info.image_size
-        ),
+        epochs=epochs,
+        cost=cost if cost >= _LEAST_SHARE else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""Between a run and a person: where its time goes, a bar or a line per epoch, TensorBoard's curves, signals to stop.
+"""Between a run and a person: where its time goes, a bar or lines, TensorBoard's curves, signals to stop.
 
 On SIGTERM, SIGINT, SIGHUP and SIGUSR1 the loop finishes its step, writes a last checkpoint, and ends.
 """
@@ -14,6 +14,8 @@ from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from repopt.verification.waiting import BETWEEN_LINES, REFRESH, Pace
 
 _SAME_SIGNAL = 1.0  # seconds within which a second signal counts as a copy of the first
 
@@ -38,6 +40,8 @@ class Clock:
 class RunProgress:
     """Shows epochs, the time left, images per second, loss and accuracy.
 
+    On a terminal a bar; elsewhere a line every few seconds at most, and one for the last epoch.
+
     Args:
         title: what is trained.
         epochs: how many in all.
@@ -45,14 +49,23 @@ class RunProgress:
         steps: of an epoch.
         quiet: show nothing.
         console: where to show it; standard error unless given.
+        clock: what tells the time.
     """
 
     def __init__(
-        self, title: str, *, epochs: int, done: int, steps: int, quiet: bool = False, console: Console | None = None
+        self,
+        title: str,
+        *,
+        epochs: int,
+        done: int,
+        steps: int,
+        quiet: bool = False,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._console = console or Console(stderr=True)
         self._quiet, self._title, self._epochs, self._steps = quiet, title, epochs, steps
-        self._last_refresh = 0.0
+        self._refresh, self._line = Pace(REFRESH, clock=clock), Pace(BETWEEN_LINES, clock=clock)
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
@@ -76,9 +89,7 @@ class RunProgress:
 
     def step(self, number: int) -> None:
         """Counts a step; the bar moves a few times a second."""
-        now = time.monotonic()
-        if now - self._last_refresh > 0.2:
-            self._last_refresh = now
+        if self._refresh.due():
             self._bars.update(self._task, completed=number)
 
     def epoch(self, record: dict[str, Any]) -> None:
@@ -87,7 +98,9 @@ class RunProgress:
         if "val_accuracy" in record:
             figures += f"  accuracy {record['val_accuracy']:.2f}"
         self._bars.update(self._task, completed=record["epoch"] * self._steps, figures=figures)
-        if not self._quiet and not self._console.is_terminal:
+        if self._quiet or self._console.is_terminal:
+            return
+        if self._line.due() or record["epoch"] == self._epochs:
             self._console.print(f"{self._title}: epoch {record['epoch']}/{self._epochs}  {figures}", soft_wrap=True)
 
 
