@@ -96,7 +96,7 @@ def test_the_variance_is_measured_without_a_run(tmp_path, analyze):
 def test_without_matplotlib_there_is_a_table_and_a_sentence(root, tmp_path, monkeypatch, analyze):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     said, written = analyze("kernels", root / "repvgg", "--out", tmp_path)
-    assert "no figures: the report draws its figures with matplotlib" in said
+    assert "no figures: figures are drawn by matplotlib" in said
     assert written == [path.name for path in tmp_path.glob("[!.]*")] == ["kernels.csv"]
 
 

@@ -317,6 +317,6 @@ def _matplotlib() -> Any:
         import matplotlib
     except ImportError as error:
         raise ImportError(
-            "the report is drawn with matplotlib, which is not installed: pip install -e '.[report]' from a checkout"
+            "figures are drawn by matplotlib, which is not installed: pip install -e '.[report]' from a checkout"
         ) from error
     return matplotlib
