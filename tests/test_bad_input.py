@@ -277,7 +277,7 @@ CASES = {
     "someone's factory in a run": (
         lambda: changed("finished/config.json", model="bad_l:net"),
         "eval finished --device cpu",
-        "made by bad_l:net, which can execute code when it is imported: give --trust",
+        "would import bad_l:net and so execute its code: give --trust",
     ),
     "someone's factory in a run, exported": (
         lambda: changed("finished/config.json", model="bad_l:net"),

@@ -36,8 +36,8 @@ def check_trust(reference: str, folder: object, *, trust: bool) -> None:
     """Raises if a reference that was read from a folder would import code that nobody vouches for."""
     if is_reference(reference) and reference.partition(":")[0] not in _LIBRARIES and not trust:
         raise ValueError(
-            f"the model of {str(folder)!r} is made by {reference}, which can execute code when it is imported: give "
-            "--trust, in Python trust=True, if you trust the one who wrote it"
+            f"loading {str(folder)!r} would import {reference} and so execute its code: give --trust (in Python "
+            "trust=True) if the folder is yours, or you trust whoever wrote it"
         )
 
 

@@ -266,8 +266,8 @@ class Plan:
     def _scales(self) -> Scales:
         if self.scales is None:
             raise ValueError(
-                "this plan has no scales, so it serves surgery only: give plan(..., scales=...) or use "
-                'plan.with_scales(...); for a first try "ones"'
+                'this plan has no scales yet: give them by plan(..., scales="depth") or plan.with_scales("depth"); '
+                "only search_model and branch_model do without"
             )
         return self.scales
 
