@@ -1,12 +1,17 @@
-"""Tables about the library itself: its exactness table, its models, the scales that ship."""
+"""What the pages say of the library itself: its exactness table, models, scales that ship, and commands."""
 
+import io
+import os
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout, suppress
+from unittest.mock import patch
 
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from paper.view import Record, View, number, text
+from repopt.cli import COMMANDS, main
 from repopt.models import GHOST_WIDTHS, VGG_SPECS, create_model, deploy
 from repopt.optim.rules import RULES, UNKNOWN
 from repopt.plans.provenance import provenance
@@ -75,6 +80,23 @@ def _shipped() -> list[Record]:
     return found
 
 
+def _commands() -> list[Record]:
+    lines = {name: about for name, (_, about) in COMMANDS.items()}
+    return [
+        {"command": f"[`repopt {name}`](#repopt-{name.replace(' ', '-')})", "what it does": about}
+        for name, about in lines.items()
+    ]
+
+
+def command_help(name: str) -> str:
+    """What `repopt NAME --help` prints on 80 columns, without colours."""
+    plain = {key: value for key, value in os.environ.items() if key != "FORCE_COLOR"}
+    plain |= {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
+    with patch.dict(os.environ, plain, clear=True), redirect_stdout(io.StringIO()) as said, suppress(SystemExit):
+        main([*name.split(), "--help"])
+    return "\n".join(line.rstrip() for line in said.getvalue().strip().splitlines())
+
+
 def _counted(heading: str, branched: str, *shape: str) -> View:
     sizes = [number("training"), number("branched", f"{branched}, training"), number("deploy")]
     return View(columns=[text("model", heading), *shape, *sizes, number("macs", "MACs, 10^9", "{:.2f}", 1e9)])
@@ -84,6 +106,7 @@ def _counted(heading: str, branched: str, *shape: str) -> View:
 VIEWS: Mapping[str, tuple[Callable[[], list[Record]], View]] = {
     "rules": (_rules, View(columns=[text("name", "torch.optim"), "route", "k", "looks at weights", "because"])),
     "vggs": (_vggs, _counted("RepOpt-VGG", "RepVGG", "layers", "channels")),
+    "commands": (_commands, View(columns=("command", "what it does"))),
     "ghostnets": (_ghosts, _counted("RepOpt-GhostNet", "RepGhostNet", "width")),
     "shipped": (
         _shipped,

@@ -32,8 +32,10 @@ def fill(page: str, results: Path = RESULTS) -> str:
     """A page with all its placeholders filled from the CSV files of a folder."""
 
     def filled(found: re.Match[str]) -> str:
-        value = escape(_value(found[1], results), quote=False)  # Markdown is HTML, and rows hold names of folders
-        return f"<!--= {found[1]} -->" + (f"\n{value}\n" if value.startswith("|") else value) + "<!--/-->"
+        value = _value(found[1], results)
+        if not value.startswith("```"):
+            value = escape(value, quote=False)  # Markdown is HTML, and rows hold names of folders
+        return f"<!--= {found[1]} -->" + (f"\n{value}\n" if value.startswith(("|", "```")) else value) + "<!--/-->"
 
     return _PLACEHOLDER.sub(filled, page)
 
@@ -104,8 +106,13 @@ def value(results: Path, name: str, column: str, **where: Wanted) -> str:
     return " or ".join(f"{int(each):,}" if each.isdigit() else each for each in found) or _MISSING
 
 
+def help(results: Path, name: str) -> str:
+    """What a command says of itself."""
+    return f"```text\n{library.command_help(name)}\n```"
+
+
 FUNCTIONS: Mapping[str, Callable[..., str]] = {
-    function.__name__: function for function in (table, accuracy, gap, ratio, value)
+    function.__name__: function for function in (table, accuracy, gap, ratio, value, help)
 }
 
 

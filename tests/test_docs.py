@@ -99,6 +99,15 @@ def test_every_link_leads_somewhere(page):
         assert not anchor or anchor in _anchors(path), f"{target}#{anchor}"
 
 
+def test_the_page_of_commands_has_the_help_of_each_whatever_the_terminal(monkeypatch):
+    page = (ROOT / "docs" / "commands.md").read_text()
+    assert re.findall(r"^<!--= help\(\"(.+)\"\) -->$", page, re.MULTILINE) == list(COMMANDS)
+    for variable, value in {"COLUMNS": "132", "FORCE_COLOR": "1", "TERM": "xterm-256color", "LC_ALL": "C"}.items():
+        monkeypatch.setenv(variable, value)
+    assert fill(page) == page
+    assert max(len(line) for block in fences("docs/commands.md", "text") for line in block.splitlines()) <= 80
+
+
 def test_every_page_is_in_the_navigation_of_the_site():
     toctrees = "\n".join(fences("docs/index.md", "{toctree}") + fences("docs/api/index.md", "{toctree}"))
     listed = {re.sub(r".*<(.+)>", r"\1", line).removeprefix("api/") for line in toctrees.splitlines()}
@@ -135,8 +144,12 @@ def _anchors(path: Path) -> set[str]:
 def test_a_placeholder_within_a_sentence_does_not_begin_a_line(page):
     """Markdown would end the paragraph there."""
     for line in (ROOT / page).read_text().splitlines():
+<<<<<<< HEAD
         line = line.lstrip()
         assert not line.startswith("<!--=") or re.fullmatch(r"<!--= table\(.*\) -->", line), line
+=======
+        assert not line.startswith("<!--=") or re.fullmatch(r"<!--= (table|help)\(.*\) -->", line), line
+>>>>>>> f2647c447cd9bb29bc48eaabaddf01a527eb0335
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if (RESULTS / f"{name}.csv").exists()])
