@@ -144,12 +144,8 @@ def _anchors(path: Path) -> set[str]:
 def test_a_placeholder_within_a_sentence_does_not_begin_a_line(page):
     """Markdown would end the paragraph there."""
     for line in (ROOT / page).read_text().splitlines():
-<<<<<<< HEAD
         line = line.lstrip()
-        assert not line.startswith("<!--=") or re.fullmatch(r"<!--= table\(.*\) -->", line), line
-=======
         assert not line.startswith("<!--=") or re.fullmatch(r"<!--= (table|help)\(.*\) -->", line), line
->>>>>>> f2647c447cd9bb29bc48eaabaddf01a527eb0335
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if (RESULTS / f"{name}.csv").exists()])
