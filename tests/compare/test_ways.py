@@ -2,7 +2,7 @@
 
 import pytest
 
-from repopt.compare.study import Study, two_rates
+from repopt.compare.study import Study, rates_around
 from repopt.compare.ways import WAYS, chosen_ways, shipped_scales
 from repopt.train.recipe import demo
 
@@ -39,7 +39,7 @@ def test_shipped_scales_are_for_the_model_as_it_is():
 def test_jobs_differ_in_method_rate_and_seed_alone():
     ways = chosen_ways("mine:net", ("sgd", "dirac", "repopt", "branches", "qarepvgg"))
     study = Study(
-        model="mine:net", data="digits", ways=ways, recipe=demo(), rates=two_rates(0.1), seeds=2, branches="acnet"
+        model="mine:net", data="digits", ways=ways, recipe=demo(), rates=rates_around(0.1), seeds=2, branches="acnet"
     )
     jobs = [study.job(way, 0.3, 1) for way in ways]
     assert len({job.recipe for job in jobs}) == 1

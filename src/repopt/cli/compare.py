@@ -13,7 +13,7 @@ from repopt.compare.budget import shortened
 from repopt.compare.comparing import Say, measured, prepared, run_folder, within
 from repopt.compare.overview import as_record, command_of, notes_of, table_of
 from repopt.compare.settings import Chosen, read_chosen, write_chosen
-from repopt.compare.study import Study, two_rates
+from repopt.compare.study import Study, rates_around
 from repopt.compare.verdict import Measured, sentences
 from repopt.compare.ways import chosen_ways, shipped_scales
 from repopt.data import load_data
@@ -66,7 +66,7 @@ def compare(
         seeds: of each method.
         epochs: of each training; the recipe's unless given.
         minutes: that all may take: epochs are lowered to fit, then seeds. 10 unless these or --epochs are given.
-        lr: one learning rate for all; the better of two for each method unless given.
+        lr: one learning rate for all; the best of three for each method unless given.
         recipe: auto (follows the number and size of the images), a name, or a .toml file.
         out: the folder of runs, page and figures; one that was interrupted goes on.
         limit: use only that many images, for a quick try.
@@ -84,7 +84,7 @@ def compare(
         data=data,
         ways=chosen_ways(model, methods, scales, shipped or "depth"),
         recipe=base if not lr else replace(base, lr=lr[0]),
-        rates=lr or two_rates(base.lr),
+        rates=lr or rates_around(base.lr),
         seeds=seeds,
         limit=limit,
         options=options,
@@ -172,7 +172,7 @@ def check_request(*, seeds: int, minutes: float | None, lr: tuple[float, ...] = 
     if len(lr) > 1:
         raise ValueError(
             f"--lr takes one learning rate, not {' '.join(f'{rate:g}' for rate in lr)}: leave it out, and each method "
-            "takes the better of two"
+            "takes the best of three"
         )
 
 

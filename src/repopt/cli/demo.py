@@ -5,7 +5,7 @@ from pathlib import Path
 
 from repopt.cli.compare import check_request, run_study
 from repopt.compare.budget import shortened
-from repopt.compare.study import Study, two_rates
+from repopt.compare.study import Study, rates_around
 from repopt.compare.ways import chosen_ways, shipped_scales
 from repopt.train.recipe import demo
 from repopt.verification.cases import run_matrix
@@ -40,7 +40,7 @@ def tell(
         data="digits",
         ways=chosen_ways(model, _COMPARED, default=shipped_scales(model, changed=False) or "depth"),
         recipe=recipe,
-        rates=two_rates(recipe.lr),
+        rates=rates_around(recipe.lr),
         seeds=seeds,
     )
     equal = _show_equality()

@@ -39,8 +39,8 @@ def notes_of(study: Study, measured: Sequence[Measured]) -> list[str]:
     if len(study.rates) > 1:
         tried = "; ".join(f"{each.name}: {_rates(each)}" for each in measured)
         notes.append(
-            f"Each way was trained at the learning rates {' and '.join(f'{rate:g}' for rate in study.rates)} with the "
-            "first seed, and goes on with the better one. That seed counts in its mean, which favours each way alike. "
+            f"Each way was trained at the learning rates {', '.join(f'{rate:g}' for rate in study.rates)} with the "
+            "first seed, and goes on with the best one. That seed counts in its mean, which favours each way alike. "
             f"By rate: {tried}."
         )
     if not any(each.int8 for each in measured):

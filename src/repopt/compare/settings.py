@@ -54,8 +54,8 @@ def read_chosen(out: Path, request: dict[str, Any]) -> Chosen | None:
     for name, value in json.loads(json.dumps(request)).items():
         if found.request.get(name) != value:
             raise ValueError(
-                f"the comparison in {str(out)!r} was started with another {name.replace('_', ' ')}: give the same "
-                "again to go on with it, or another --out"
+                f"the comparison in {str(out)!r} was started with other settings ({name.replace('_', ' ')}): give "
+                "the same again to go on with it, or another --out"
             )
     return found.chosen
 

@@ -11,8 +11,8 @@ from repopt.train.methods import plans_branches
 from repopt.train.recipe import Recipe
 from repopt.train.training import Job
 
-# the second rate that is tried, times the recipe's: inits that differ in size want rates that differ by more than 2
-_FASTER = 3.0
+# rates that are tried, times the recipe's: inits that differ in size want rates that differ by more than 2
+_TRIED = (0.3, 1.0, 3.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +66,11 @@ class Study:
         return asdict(self)
 
 
-def two_rates(lr: float) -> tuple[float, float]:
+def rates_around(lr: float) -> tuple[float, ...]:
     """The learning rates that are tried where none is given.
 
     Example:
-        >>> two_rates(0.1)
-        (0.1, 0.3)
+        >>> rates_around(0.1)
+        (0.03, 0.1, 0.3)
     """
-    return lr, float(f"{_FASTER * lr:.6g}")
+    return tuple(float(f"{times * lr:.6g}") for times in _TRIED)
