@@ -91,9 +91,7 @@ def test_what_was_interrupted_goes_on_and_what_is_finished_stays(again, capsys):
     assert max(map(len, said.partition("To train")[0].partition(" method ")[2].splitlines())) <= 80
 
 
-@pytest.mark.parametrize(
-    ("words", "named"), [(["--seeds", "3"], "(seeds)"), (["--seeds", "2", "--lr", "0.2"], "(r")]
-)
+@pytest.mark.parametrize(("words", "named"), [(["--seeds", "3"], "(seeds)"), (["--seeds", "2", "--lr", "0.2"], "(r")])
 def test_another_comparison_is_not_mixed_with_it(again, capsys, words, named):
     with pytest.raises(SystemExit, match="2"):
         main([*WORDS, *words])

@@ -128,7 +128,7 @@ def test_a_worker_that_is_held_up_by_a_file_ends_with_the_process_that_is_killed
 def test_a_missing_plug_in_is_a_sentence(files, monkeypatch):
     monkeypatch.setitem(sys.modules, "torchvision.transforms", None)
     epoch(files)  # the authors' needs no plug-in
-    with pytest.raises(ImportError, match=r"by torchvision needs it, .*: pip install 'repopt\[timm\]'"):
+    with pytest.raises(ImportError, match=r"by torchvision needs it, .*: pip install -e '\.\[timm\]'"):
         epoch(files, EARLIER)
     monkeypatch.setitem(sys.modules, "PIL", None)
     pillow.cache_clear()

@@ -269,9 +269,9 @@ def test_a_folder_that_is_there_is_not_overwritten(run, tmp_path):
 
 def test_a_package_that_is_not_installed_is_named_with_its_extra(run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ImportError, match=r"pip install 'repopt\[int8\]'"):
+    with pytest.raises(ImportError, match=r"pip install -e '\.\[int8\]'"):
         quantize_run(run, QuantizeJob(setting=Int8(backend="onnxruntime")), out=tmp_path / "int8")
     monkeypatch.setitem(sys.modules, "torchao", None)
-    with pytest.raises(ImportError, match=r"pip install 'repopt\[int8\]'"):
+    with pytest.raises(ImportError, match=r"pip install -e '\.\[int8\]'"):
         quantize_run(run, out=tmp_path / "int8")
     assert not (tmp_path / "int8").exists()
