@@ -132,7 +132,7 @@ def test_a_missing_plug_in_is_a_sentence(files, monkeypatch):
         epoch(files, EARLIER)
     monkeypatch.setitem(sys.modules, "PIL", None)
     pillow.cache_clear()
-    with pytest.raises(ImportError, match=r"decoded by Pillow, which is not installed: pip install 'repopt\[report\]'"):
+    with pytest.raises(ImportError, match=r"decoded by Pillow, which is not installed: pip install -e '\.\[report\]'"):
         epoch(files, Augmentation())
 
 
