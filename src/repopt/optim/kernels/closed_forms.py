@@ -237,13 +237,14 @@ def step(
     SKIPS: tl.constexpr,
     CLIPPED: tl.constexpr,
     BLOCK: tl.constexpr,
+    SHARED: tl.constexpr,
     HAS_MOMENTUM: tl.constexpr = False,
     NESTEROV: tl.constexpr = False,
     AMSGRAD: tl.constexpr = False,
 ):
     """Steps one block of one tensor."""
     program = tl.program_id(0)
-    tensor = tl.load(programs + program).to(tl.int32)
+    tensor = tl.load(programs + program // SHARED).to(tl.int32)
     geometry += (13 + 5 * ENTRIES) * tensor
     arrays = table + tensor
     numel = tl.load(geometry)
@@ -259,7 +260,7 @@ def step(
                 ARRAYS, ENTRIES, RULE, HAS_MOMENTUM, NESTEROV, AMSGRAD,
                 TYPE, WIDE, ALIGNED, SCALED, CLIPPED, False, BLOCK,
             )  # fmt: skip
-        else:
+        elif first < numel:
             _step_block(
                 geometry, values, arrays, numbers, grad_scale, clip, tensors, first, numel,
                 ARRAYS, ENTRIES, RULE, HAS_MOMENTUM, NESTEROV, AMSGRAD,
