@@ -207,7 +207,7 @@ def _figures(results: Path) -> Iterator[tuple[str, str]]:
 
 
 _METHODS = {"RepOptimizer": ("RepOpt", "repopt"), "SGD, RepVGG": ("RepVGG", "repvgg"), "SGD": ("plain SGD", "sgd")}
-_SHOWN_STEPS = {"hardware": "NVIDIA H200", "memory_format": "channels_last", "date": "2026-11-16"}
+_SHOWN_STEPS = {"hardware": "NVIDIA H200", "memory_format": "channels_last", "date": "2026-11-17"}
 _STEPS = {
     "SGD, attached": ("sgd", "grad"),
     "repopt.optim.SGD": ("sgd", "closed"),
