@@ -20,7 +20,7 @@ from repopt.train.recipe import Recipe
 
 _Ways = Mapping[str, dict[str, Any]]  # {name: what it changes of a training}
 _RATES = (0.1, 0.2)
-_LOWER = 0.05  # tried on the map's first cell, as 0.1 is the better of two for most ways
+_LOWER = 0.05  # tried where 0.1 is the better of two for most ways
 
 
 def stage_means(scales: Scales, _: str = "") -> Scales:
@@ -166,7 +166,12 @@ BEST = Table(
     trainings=[
         training
         for data in ("cifar100", "imagenette")
-        for training in _trainings({name: _WAYS[name] for name in _COMPARED}, {"model": "b0", "data": data}, data=data)
+        for training in _trainings(
+            {name: _WAYS[name] for name in _COMPARED},
+            {"model": "b0", "data": data},
+            _RATES if data == "imagenette" else (*_RATES, _LOWER, _LOWER / 2),  # 0.1 was best but for RepVGG
+            data=data,
+        )
     ],
     by=("data", "way"),
     **_CHOSEN,
@@ -175,7 +180,7 @@ BEST = Table(
 )
 
 _DECAYS = (4e-5, 1e-3, 5e-3)
-_DECAYED = ("RepOpt, searched", "initialization alone", "RepVGG")
+_DECAYED = ("plain SGD", "Dirac", "initialization alone", "RepOpt, searched", "RepVGG")
 
 DECAY = Table(
     title="Weight decay that bites",
@@ -186,6 +191,7 @@ DECAY = Table(
         for training in _trainings(
             {name: _WAYS[name] for name in _DECAYED},
             _mini64(40, weight_decay=decay),
+            _RATES if decay == _DECAYS[0] else (*_RATES, _LOWER),
             weight_decay=decay,
         )
     ],
