@@ -7,9 +7,10 @@ from typing import Any
 
 from paper.compared import method_name
 from paper.jobs import planned
+from paper.panels import labelled_bar
 from paper.view import Record, groups, matching, values
 from repopt.plans.scales import Scales
-from repopt.report.figures import GRID, INK, MARKERS, MUTED, PAPER, SERIES, key, new_figure, new_panels, to_svg
+from repopt.report.figures import GRID, INK, MARKERS, MUTED, SERIES, key, new_figure, new_panels, to_svg
 
 _MODEL, _OPERATOR = "repopt_vgg_b0", "stage2.1.conv"
 _CHANNELS = 8  # in and out, of the multiplier that is drawn
@@ -50,6 +51,7 @@ def int8_bars(rows: Sequence[Record], ways: Sequence[str]) -> str:
     """Accuracy in float and in INT8 by the way a model was trained, with deviations over the seeds."""
     ways = [way for way in ways if matching(rows, way=way)]
     figure, axes = new_figure(width=560, height=70 + 62 * len(ways))
+    axes.set_xlim(0, 1.08 * max(values(rows, "float_accuracy")))
     axes.grid(visible=False, axis="y")
     axes.grid(axis="x", color=GRID, linewidth=0.6)
     for height, way in enumerate(reversed(ways)):
@@ -58,10 +60,7 @@ def int8_bars(rows: Sequence[Record], ways: Sequence[str]) -> str:
             found = values(measured, "float_accuracy" if kind == "float" else "int8_accuracy")
             error = statistics.stdev(found) if len(found) > 1 else None
             at, length = height + 0.26 - 0.26 * series, statistics.mean(found)
-            axes.barh(at, length, height=0.23, color=SERIES[series], xerr=error, ecolor=INK, capsize=3)
-            axes.annotate(
-                f"{length:.1f}", (0, at), (5, 0), textcoords="offset points", va="center", color=PAPER, fontsize=11
-            )
+            labelled_bar(axes, at, length, series, f"{length:.1f}", height=0.23, xerr=error)
     axes.set_yticks(range(len(ways)), ways[::-1])
     axes.set_xlabel("accuracy (%)")
     key(axes, list(_INT8))

@@ -1,7 +1,7 @@
 """The figures of the analyses: appendix C's histograms, appendix B's ratios, appendix E's curves side by side."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from repopt.report.figures import (
     GRID,
     INK,
     MUTED,
+    PAPER,
     SERIES,
     draw_by_depth,
     draw_over_epochs,
@@ -70,18 +71,26 @@ def identity_ratio_curves(means: Mapping[str, Mapping[int, tuple[float, float]]]
     return to_svg(figure, f"Identity variance ratio by depth, one curve for each model. {setting}")
 
 
+def labelled_bar(axes: "Axes", at: float, length: float, series: int, text: str, **look: Any) -> None:
+    """A bar with its number at its foot; behind the bar where that is too short for it."""
+    axes.barh(at, length, color=SERIES[series], ecolor=INK, capsize=3, **look)
+    fits = length > 0.12 * axes.get_xlim()[1]
+    behind = 0 if fits else length + (look.get("xerr") or 0)
+    color = PAPER if fits else INK
+    axes.annotate(text, (behind, at), (5, 0), textcoords="offset points", va="center", color=color, fontsize=11)
+
+
 def step_costs(ratios: Mapping[str, Mapping[str, float]]) -> str:
     """How long a step takes, {optimizer: {"in a loop" or "as a CUDA graph": times stock}}, as bars."""
     figure, axes = new_figure(width=500, height=70 + 46 * len(ratios))
     axes.grid(visible=False, axis="y")
     axes.grid(axis="x", color=GRID, linewidth=0.6)
     kinds = list(dict.fromkeys(kind for found in ratios.values() for kind in found))
+    axes.set_xlim(0, 1.05 * max(found[kind] for found in ratios.values() for kind in kinds))
     for height, found in enumerate(list(ratios.values())[::-1]):
         for series, kind in enumerate(kinds):
-            place = height + 0.19 - 0.38 * series
-            axes.barh(place, found[kind], height=0.34, color=SERIES[series])
-            at = found[kind], place
-            axes.annotate(f"{at[0]:.2f}", at, (4, 0), textcoords="offset points", va="center", color=INK, fontsize=11)
+            ratio, place = found[kind], height + 0.19 - 0.38 * series
+            labelled_bar(axes, place, ratio, series, f"{ratio:.2f}", height=0.34)
     axes.axvline(1, color=INK, linewidth=1)
     axes.set_yticks(range(len(ratios)), list(ratios)[::-1])
     axes.set_xlabel("time of a step, times the stock optimizer's")
