@@ -68,9 +68,9 @@ def make(
     if name is None:
         return _list_tables(scope, out)
     if scope.cpu:
-        if name != "table4":
-            raise ValueError(f"--cpu is for table4, not for {name}")
-        name, device = "table4_cpu", "cpu"
+        if f"{name}_cpu" not in NAMES:
+            raise ValueError(f"--cpu is for table4 and decay, not for {name}")
+        name, device = f"{name}_cpu", "cpu"
     for flag, folder in {"--out": out, "--runs": runs}.items():
         if folder.is_file():
             raise ValueError(f"{str(folder)!r} is a file: give {flag} a folder")

@@ -23,7 +23,7 @@ FULL = Scope(
 )
 # of the others rows are timed, quantized or analyzed, which needs real runs
 TRAINED = ("zoo", "conventions", "constants", "a0", "table4", "table5", "table6", "tableB", "tableD")
-TRAINED += ("table4_cpu", "one_run", "best", "decay", "adamw")  # `where` has their ways, in twelve cells
+TRAINED += ("table4_cpu", "one_run", "best", "decay", "decay_cpu", "adamw")  # `where` has their ways, in twelve cells
 SLOW = ("qat_mini", "int8_mini", "adamw")  # others do the same, or, as with QAT, take a minute
 BEGUN = ("table4_cpu", "where", "one_run", "adamw", "best", "decay")
 # the rows that are measured for real, of tables that differ in what they do with a run
