@@ -15,7 +15,7 @@ def test_a_backends_default_is_one_of_its_own_calibrators(backend):
     ("fields", "sentence"),
     [
         ({"backend": "tpu"}, "there is no backend 'tpu'; there is x86, onnxruntime"),
-        ({"calibrator": "entropy"}, "the backend x86 has no calibrator 'entropy'; it has histogram, minmax"),
+        ({"calibrator": "percentile"}, "the backend x86 has no calibrator 'percentile'; it has histogram, minmax"),
         ({"weights": "row"}, "weights have scales by 'channel' or by 'tensor', not 'row'"),
         ({"images": 0}, "calibration needs at least one image, not 0"),
     ],

@@ -30,11 +30,7 @@ def post_training_onnx(model: nn.Module, batches: Sequence[Tensor], setting: Int
     from onnxruntime import quantization as ort
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    methods = {
-        "minmax": ort.CalibrationMethod.MinMax,
-        "entropy": ort.CalibrationMethod.Entropy,
-        "percentile": ort.CalibrationMethod.Percentile,
-    }
+    methods = {"minmax": ort.CalibrationMethod.MinMax, "percentile": ort.CalibrationMethod.Percentile}
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -23,8 +23,6 @@ from repopt.models.folding import taken
 from repopt.plans.patterns import check_model
 from repopt.quantize.setting import Int8
 
-_EPS = 2**-12  # the least scale, as torchao's own default for x86 has it
-
 
 def post_training(model: nn.Module, batches: Sequence[Tensor], setting: Int8) -> GraphModule:
     """The INT8 program of a trained model's deploy form, calibrated and not trained any further.
@@ -202,15 +200,15 @@ def _quantizer(setting: Int8, *, training: bool) -> Any:
         quant_min=-128 if setting.symmetric else 0,
         quant_max=127 if setting.symmetric else 255,
         qscheme=torch.per_tensor_symmetric if setting.symmetric else torch.per_tensor_affine,
-        observer_or_fake_quant_ctr=fake.with_args(observer=activation, eps=_EPS),
+        observer_or_fake_quant_ctr=fake.with_args(observer=activation),
     )
     weights = QuantizationSpec(
         dtype=torch.int8,
-        quant_min=-128,
-        quant_max=127,
+        quant_min=-127,  # not -128: steps of largest / 127.5 would round a channel's largest weight away from itself,
+        quant_max=127,  # the identity's in most layers, and the error adds up over the depth
         qscheme=torch.per_channel_symmetric if channel else torch.per_tensor_symmetric,
         ch_axis=0 if channel else None,
-        observer_or_fake_quant_ctr=fake.with_args(observer=weight, eps=_EPS),
+        observer_or_fake_quant_ctr=fake.with_args(observer=weight),
     )
     quantizer = X86InductorQuantizer()
     quantizer.set_global(QuantizationConfig(activations, activations, weights, None, training))
