@@ -212,7 +212,7 @@ DECAY_CPU = Table(
         *_trainings(
             {name: _WAYS[name] for name in (*_DECAYED, "RepOpt, depth")},
             {**ON_CPU, "fields": {"weight_decay": 0.01}},
-            (0.01, 0.03, 0.1),
+            (0.003, 0.01, 0.03, 0.1),
             weight_decay=0.01,
         )
     ],
