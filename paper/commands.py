@@ -47,7 +47,7 @@ def make(
 
     Example: python -m paper table4 --cifar100 DIR --imagenette DIR
 
-    A row in the CSV file is not run again: interrupted, the same command goes on.
+    Rows in the CSV file are not run again: if it is interrupted, start it again.
 
     Started several times at once, it shares the rows between the processes.
 

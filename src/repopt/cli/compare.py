@@ -51,7 +51,7 @@ def compare(
 
     Example: repopt compare --model timm:resnet18 --data photos --minutes 30
 
-    It says how long it will take first. Interrupted, the same command goes on.
+    It says first how long it will take. If it is interrupted, run it again.
 
     Args:
         model: the plain model: a name of `repopt list`, timm:NAME, torchvision:NAME, or package.module:factory for
