@@ -43,15 +43,18 @@ def make(
     device: Device = "auto",
     quiet: bool = False,
 ) -> int:
-    """Run a table of the paper again on public data, row by row; rows that are in its CSV file are not run again.
+    """Run a table of the paper on public data, row by row.
 
     Example: python -m paper table4 --cifar100 DIR --imagenette DIR
 
-    Start the same command several times to share the rows between processes. Start it again after an interruption.
-    Other names: docs fills the pages; kernels, variance and scales are analyses.
+    Rows in the CSV file are not run again: if it is interrupted, start it again.
+
+    Started several times at once, it shares the rows between the processes.
+
+    Other names: docs fills the pages; kernels, variance and scales analyze runs.
 
     Args:
-        name: the table; without one, all tables are listed, with what is there of each.
+        name: the table; without one, all tables are listed, with how many rows each has and lacks.
         scope: on what.
         only: a pattern for the names of the rows, such as 'RepOpt*'.
         out: folder of the CSV files; paper/results unless given, and runs/quick where quick.
@@ -59,7 +62,7 @@ def make(
             these, the pages of docs/ are filled.
         runs: folder of the runs; runs/reproduce unless given.
         device: auto is CUDA if there is one.
-        quiet: say nothing.
+        quiet: print nothing.
     """
     chosen_device(device)
     of_checkout = out is None and page is None and not scope.quick
@@ -117,7 +120,9 @@ def _list_tables(scope: Scope, out: Path) -> int:
     """What can be run, and how much of it is there."""
     for name in NAMES:
         table = table_named(name)
-        left, standing = rows_left(table, scope, out / f"{name}.csv")
-        print(f"{name:12} {table.title:48} {standing:4} of {standing + len(left)} rows")
-    print(f"rows in {out}")
+        path = out / f"{name}.csv"
+        left, _ = rows_left(table, scope, path)
+        missing = f", {len(left)} missing" if left else ""
+        print(f"{name:12} {table.title:48} {len(read_rows(path)):4} rows{missing}")
+    print(f"rows in {out}; missing are rows of the seeds {' '.join(map(str, scope.seeds))}")
     return 0

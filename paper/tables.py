@@ -132,12 +132,14 @@ def reproduce(table: Table, scope: Scope, workshop: Workshop, path: Path, only: 
     if not are_some_of(columns, table.header):  # said now, rather than after minutes of training
         raise ValueError(f"{str(path)!r} has different columns from {path.stem}: give another --out")
     left, standing = rows_left(table, scope, path, only)
-    print(f"{table.title}: {standing} rows stand in {path}, {len(left)} to go")
+    every, records = table.rows(scope), read_rows(path)
+    most = "at most " if any(is_chosen(table, row, every, records) is None for row in left) else ""
+    print(f"{table.title}: {standing} rows stand in {path}, {most}{len(left)} to go", flush=True)
     rows = [row for row in left if scope.authors is not None or not row.authors]
     elsewhere: list[TableRow] = []
     if len(rows) < len(left):
         print(f"left out without --authors: {len(left) - len(rows)} rows")
-    every, waiting, asked = table.rows(scope), True, {row.name for row in rows}
+    waiting, asked = True, {row.name for row in rows}
     blind = [row for row in rows if any(_is_missing(rival, path, asked) for rival in table.rivals(row, every))]
     if blind:
         print(f"left out until seed {table.chosen_on} has chosen their settings: {len(blind)} rows")
@@ -169,6 +171,7 @@ def _is_missing(rival: TableRow, path: Path, asked: Container[str]) -> bool:
 
 
 def _write_row(table: Table, row: TableRow, workshop: Workshop, path: Path) -> None:
+    start = time.perf_counter()
     try:
         lines = row.measure(workshop)
     except DivergedError as error:  # an outcome too, where the table has a column for it
@@ -180,4 +183,5 @@ def _write_row(table: Table, row: TableRow, workshop: Workshop, path: Path) -> N
     append_csv(path, [{column: line.get(column) for column in table.header} for line in found])
     accuracies = dict.fromkeys(line["val_accuracy"] for line in found if line.get("val_accuracy") is not None)
     if accuracies:
-        print(f"    accuracy {', '.join(f'{each:.2f}' for each in accuracies)}", flush=True)
+        passed = time.perf_counter() - start
+        print(f"    accuracy {', '.join(f'{each:.2f}' for each in accuracies)} in {passed:.0f} s", flush=True)

@@ -58,7 +58,7 @@ def test_a_folder_of_photos_needs_no_other_flag(photos, capsys):
     said = notes(["train", "--data", "photos", *SHORT], capsys)
     assert said[0].startswith("the recipe auto takes 2 epochs, batches of 8, 64 x 64 pixels, random resized crops, fl")
     assert said[1] == "the scales are those that ship for repopt_vgg_nano"
-    assert "a tenth of each class is held out, 3 images beside 30 to train on" in said[2]
+    assert "a tenth of each class is held out, always the same; 3 images to validate on, 30 to train on" in said[2]
     run = json.loads(Path("runs/train/run.json").read_text())
     assert (run["train_images"], run["val_images"], run["data"]) == (30, 3, "photos")
     summary = json.loads(Path("runs/train/summary.json").read_text())
@@ -157,6 +157,7 @@ def test_the_best_weights_are_evaluated_and_exported(tmp_path, capsys, monkeypat
     same = Path("best/model.safetensors").read_bytes() == Path("last/model.safetensors").read_bytes()
     assert same == (summary["best_epoch"] == 3)
     Path("run/int8").mkdir()
+    Path("run/int8/program.safetensors").touch()
     assert "is INT8 of the last weights" in refused(["export", "run", "--best", "--format", "onnx-int8"], capsys)
 
 

@@ -41,6 +41,11 @@ def test_the_best_comes_first_and_a_way_that_diverged_has_no_place():
     assert [each.name for each in order] == ["b", "a"]
 
 
+def test_of_equals_the_better_one_in_int8_comes_first():
+    order = ranked([way("a", 90.0, int8=(85.0,)), way("b", 90.0, int8=(89.0,)), way("c", 91.0, int8=(70.0,))])
+    assert [each.name for each in order] == ["c", "b", "a"]
+
+
 def test_noise_is_two_standard_errors_of_the_difference():
     best, near, far = way("best", 89.0, 91.0), way("near", 87.5, 88.5), way("far", 86.0, 86.2)
     assert is_noise(best, near)
@@ -64,3 +69,9 @@ def test_what_weakens_a_comparison_is_said():
     assert "dirac diverged" in said
     assert "INT8" not in said
     assert "diverged" in sentences([way("sgd", diverged=1)])[0]
+
+
+def test_trainings_that_were_cut_short_are_said_to_be():
+    said = " ".join(sentences([way("sgd", 80.0), way("dirac", 70.0)], epochs=2, wanted=219))
+    assert "trained for 2 of 219 epochs" in said
+    assert "epochs" not in " ".join(sentences([way("sgd", 80.0)], epochs=219, wanted=219))

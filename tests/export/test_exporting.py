@@ -18,7 +18,7 @@ from repopt.data import EvalBatches, load_data
 from repopt.export import FORMATS, export_run
 from repopt.export.formats import METADATA
 from repopt.quantize import Int8, QuantizeJob, quantize_run
-from repopt.quantize.onnx_files import compare, onnx_runner
+from repopt.quantize.onnx_files import Agreement, compare, onnx_runner
 from repopt.quantize.programs import load_program
 from repopt.train.runs import load_run
 from train.program import run as program
@@ -122,11 +122,11 @@ def test_an_int8_program_is_exported_with_the_normalization_inside(run):
     assert exported.agreement.images == 360
     made = json.loads(onnx_metadata(exported.path)["int8"])
     assert (made["method"], made["weights"], made["calibrator"], made["images"]) == ("ptq", "tensor", "minmax", 50)
-    (run / "int8").mkdir()
+    (run / "empty").mkdir()
     with pytest.raises(
-        ValueError, match=r"int8' holds no program.safetensors: give --int8 a folder that `repopt quantize"
+        ValueError, match=r"empty' holds no program.safetensors: give --int8 a folder that `repopt quantize"
     ):
-        export_run(run, "onnx-int8", run / "other.onnx")
+        export_run(run, "onnx-int8", run / "other.onnx", int8=run / "empty")
     with pytest.raises(ValueError, match="a folder of INT8 is for the format onnx-int8, not onnx"):
         export_run(run, "onnx", run / "other.onnx", int8=run / "mine")
     assert (
@@ -161,6 +161,8 @@ def test_code_in_a_run_folder_is_not_executed(run, capfd):
 
 @pytest.mark.slow
 def test_without_an_int8_program_one_is_calibrated(run):
+    """A file of ONNX Runtime, which `repopt quantize` writes to the same folder, is none."""
+    quantize_run(run, QuantizeJob(setting=Int8(backend="onnxruntime", images=50), limit=100))
     exported = export_run(run, "onnx-int8", images=100)
     assert exported.path == run / "model-int8.onnx"
     assert exported.agreement.top1 >= 0.99
@@ -180,7 +182,7 @@ def test_a_model_that_does_not_agree_is_not_kept(run, name, monkeypatch):
     monkeypatch.setattr(repopt.export.exporting, "as_deployed", altered)
     before = files(run)
     with pytest.raises(
-        RuntimeError, match=r"not kept: on 72 images its logits are up to .* off and .* at most 1e-04 is asked"
+        RuntimeError, match=r"not kept: on 72 images .* the logits are up to .* off; at most 1e-04 is allowed"
     ):
         export_run(run, name)
     assert files(run) == before
@@ -188,11 +190,19 @@ def test_a_model_that_does_not_agree_is_not_kept(run, name, monkeypatch):
 
 
 def test_too_few_classes_in_common_are_not_enough():
-    agreement = compare([torch.eye(2)], [torch.tensor([[1.0, 0.0], [1.0, 0.0]])])
-    with pytest.raises(RuntimeError, match=r"INT8 program .* 50\.00% of the classes are the same, where at least 99%"):
+    agreement = compare([torch.eye(4)], [torch.eye(4)[[0, 1, 1, 1]]])
+    with pytest.raises(RuntimeError, match=r"INT8 program .* 50\.00% of the classes are the same.* at least 99% must"):
         FORMATS["onnx-int8"].check(agreement)
     with pytest.raises(RuntimeError):
         FORMATS["onnx"].check(dataclasses.replace(agreement, difference=float("nan")))
+
+
+def test_one_image_may_differ_however_few_there_are():
+    check = FORMATS["onnx-int8"].check
+    for images, others in ((21, 1), (100, 1), (1000, 10)):
+        check(Agreement(difference=0.1, top1=1 - others / images, images=images))
+        with pytest.raises(RuntimeError, match="does not agree"):
+            check(Agreement(difference=0.1, top1=1 - (others + 1) / images, images=images))
 
 
 BAD = {

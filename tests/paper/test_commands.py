@@ -1,6 +1,7 @@
 """`python -m paper`: what is listed, written and said; killed, shared, and given what it cannot use."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,8 @@ import pytest
 
 from elsewhere import Elsewhere, make_table
 from paper.commands import main
-from paper.tables import NAMES
+from paper.jobs import Scope
+from paper.tables import NAMES, table_named
 from paper.view import read_rows
 from repopt.device import commit
 
@@ -39,6 +41,14 @@ def test_without_a_name_all_tables_are_listed_by_the_real_program(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_the_list_counts_every_row_that_stands_and_those_that_are_missing(tmp_path, capsys):
+    header = ",".join(table_named("zoo").header)
+    (tmp_path / "zoo.csv").write_text("\n".join([header, *["another row" + "," * header.count(",")] * 3]) + "\n")
+    assert run("--out", tmp_path) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("zoo ")]
+    assert line.endswith(f" 3 rows, {len(table_named('zoo').rows(Scope()))} missing")
+
+
 _INTERRUPTED = """
 import importlib.abc, os, runpy, signal, sys
 class Interrupting(importlib.abc.MetaPathFinder):
@@ -59,9 +69,12 @@ def test_ctrl_c_while_it_starts_is_one_line(tmp_path):
     assert (done.returncode, done.stderr) == (130, "repopt: interrupted\n")
 
 
-def test_help_shows_an_example(capsys):
+def test_help_shows_an_example_and_fits_80_columns(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     assert run("--help") == 0
-    assert "python -m paper table4 --cifar100 DIR --imagenette DIR" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "python -m paper table4 --cifar100 DIR --imagenette DIR" in said
+    assert max(map(len, said.splitlines())) <= 80
 
 
 def test_quick_writes_rows_and_table_below_the_folder_it_is_run_in(tmp_path, monkeypatch, capsys):
@@ -72,10 +85,11 @@ def test_quick_writes_rows_and_table_below_the_folder_it_is_run_in(tmp_path, mon
     assert (row["model"], row["seed"], row["commit"]) == ("repopt_vgg_nano", "0", commit())
     found = f"{float(row['val_accuracy']):.2f}"
     assert f"| repopt_vgg_nano | search | 0 | {found} |" in (folder / "zoo.md").read_text()
-    assert capsys.readouterr().out.splitlines() == [
+    said = capsys.readouterr().out
+    assert [re.sub(r"in \d+ s$", "in", line) for line in said.splitlines()] == [
         "Searched scales: 0 rows stand in runs/quick/zoo.csv, 1 to go",
         "1/1  repopt_vgg_nano, search, 0",
-        f"    accuracy {found}",
+        f"    accuracy {found} in",
         "rows: runs/quick/zoo.csv",
         "table: runs/quick/zoo.md",
     ]

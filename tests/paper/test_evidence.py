@@ -40,12 +40,15 @@ def workshop(tmp_path):
     return Workshop(folder=tmp_path / "runs")
 
 
-def test_the_other_seeds_have_the_rate_that_seed_0_chooses(workshop, tmp_path):
+def test_the_other_seeds_have_the_rate_that_seed_0_chooses(workshop, tmp_path, capsys):
     measured, path = [], tmp_path / "chosen.csv"
     table = chosen_table(measured)
     assert reproduce(table, SCOPE, workshop, path) == []
     assert measured == [("low", 0), ("high", 0), ("low", 1), ("low", 2)]
     assert rows_left(table, SCOPE, path) == ([], 4)
+    assert "at most 6 to go" in capsys.readouterr().out
+    reproduce(table, SCOPE, workshop, path)
+    assert capsys.readouterr().out.endswith(", 0 to go\n")
 
 
 def test_a_line_shows_the_seeds_that_did_not_choose(workshop, tmp_path):

@@ -1,3 +1,4 @@
+import logging
 import math
 import sys
 
@@ -43,6 +44,19 @@ def test_a_file_computes_what_the_model_computes_at_any_batch_size(name, tmp_pat
     assert [value.name for value in (*written.graph.input, *written.graph.output)] == ["images", "logits"]
     assert written.graph.input[0].type.tensor_type.shape.dim[0].dim_param
     assert onnx_metadata(path) == {"classes": "0 to 9"}
+
+
+class Talkative(torch.nn.Flatten):
+    def forward(self, x):
+        logging.getLogger("torch.onnx").warning("another package is not installed")
+        return super().forward(x)
+
+
+def test_what_packages_log_while_a_file_is_written_is_not_seen(tmp_path, caplog):
+    write_onnx(Talkative(), tmp_path / "model.onnx", digits(1))
+    assert "not installed" not in caplog.text
+    Talkative()(digits(1))
+    assert "not installed" in caplog.text
 
 
 @pytest.mark.parametrize("opset", [OPSETS[0], OPSETS[-1]])

@@ -237,7 +237,7 @@ MISTAKES = {
     "no run": ("nowhere", "is not a run folder: it has no model.safetensors"),
     "other classes": (". --data fake:64,4,32", "'fake:64,4,32' has 4 classes and the run 10: give data like"),
     "no images": (". --images 0", "calibration needs at least one image, not 0"),
-    "a calibrator of the other backend": (". --calibrator percentile", "the backend x86 has no calibrator 'percentile'"),
+    "a calibrator of the other backend": (". --calibrator percentile", "x86 has no calibrator 'percentile'"),
     "an ONNX file at another size": (". --backend onnxruntime --speed-size 64", "takes images of the run's own size"),
     "no images left": (". --limit 0", "repopt: limit must be at least 1, not 0"),
     "no threads": (". --threads 0", "threads must be at least 1 while speeds are measured, not 0"),

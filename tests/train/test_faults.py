@@ -184,7 +184,7 @@ def test_a_run_is_not_resumed_to_fewer_epochs_than_it_was_trained(whole, tmp_pat
     recipe = json.loads((out / "recipe.json").read_text())
     (out / "recipe.json").write_text(json.dumps({**recipe, "epochs": 2}))
     before = files(out)
-    with pytest.raises(ValueError, match=r"was trained beyond epoch 2, where it is now to end: give it more --epochs"):
+    with pytest.raises(ValueError, match=r"was trained beyond epoch 2 already: give it more --epochs"):
         train(out)
     assert files(out) == before
 

@@ -6,15 +6,20 @@ from rich.console import Console
 from repopt.train.progress import RunProgress, scalar_writer
 
 
-def epochs_shown(seconds, epochs=100):
-    """The epochs that a file gets a line for, where each takes some seconds."""
+def lines_shown(seconds, epochs=100, done=0):
+    """What a file gets to see, where each epoch takes some seconds."""
     now, file = 0.0, io.StringIO()
     console = Console(file=file, force_terminal=False)
-    with RunProgress("sgd", epochs=epochs, done=0, steps=1, console=console, clock=lambda: now) as progress:
-        for epoch in range(1, epochs + 1):
+    with RunProgress("sgd", epochs=epochs, done=done, steps=1, console=console, clock=lambda: now) as progress:
+        for epoch in range(done + 1, epochs + 1):
             now += seconds
             progress.epoch({"epoch": epoch, "train_loss": 0.5, "images_per_second": 900.0})
-    return [int(line.split("epoch ")[1].split("/")[0]) for line in file.getvalue().splitlines()]
+    return file.getvalue().splitlines()
+
+
+def epochs_shown(seconds, epochs=100):
+    """The epochs that a file gets a line for."""
+    return [int(line.split("epoch ")[1].split("/")[0]) for line in lines_shown(seconds, epochs)]
 
 
 def test_off_a_terminal_short_epochs_share_a_line_and_the_last_one_has_its_own():
@@ -23,6 +28,12 @@ def test_off_a_terminal_short_epochs_share_a_line_and_the_last_one_has_its_own()
 
 def test_off_a_terminal_each_epoch_of_some_seconds_has_a_line():
     assert epochs_shown(6.0, epochs=4) == [1, 2, 3, 4]
+
+
+def test_off_a_terminal_a_line_has_the_time_left_by_the_epochs_of_this_start():
+    first, *_, last = lines_shown(30.0, epochs=10, done=4)
+    assert first == "sgd: epoch 5/10  loss 0.500  900 images/s  0:02:30 left"
+    assert last == "sgd: epoch 10/10  loss 0.500  900 images/s"
 
 
 def test_an_epochs_numbers_can_be_read_back(tmp_path):

@@ -69,6 +69,12 @@ def test_a_folder_that_is_no_run_names_the_missing_file(tmp_path, name):
         read_run(tmp_path / "nowhere")
 
 
+def test_a_folder_of_runs_names_one_of_them(tmp_path):
+    write_run(tmp_path / "a")
+    with pytest.raises(ValueError, match=r"it has no run.json; '.*a' is one$"):
+        read_run(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [

@@ -54,7 +54,7 @@ def test_a_signal_leaves_a_checkpoint_in_the_middle_of_an_epoch_and_the_run_goes
     assert program.wait() == code, program.said
     said = one_sentence(program.said)
     assert f"stopped by {number.name} after step" in said
-    assert f"go on with --resume --out {out}" in said
+    assert f"--resume --out {out} goes on from there" in said
     position = load_checkpoint(out, CPU)["position"]
     assert f"after step {position['step']} of epoch {position['epoch'] + 1}" in said
     resumed, said = run(*way, "--out", out, "--resume", log=tmp_path / "log")

@@ -51,7 +51,7 @@ def compare(
 
     Example: repopt compare --model timm:resnet18 --data photos --minutes 30
 
-    It says how long it will take first. Interrupted, the same command goes on.
+    It says first how long it will take. If it is interrupted, run it again.
 
     Args:
         model: the plain model: a name of `repopt list`, timm:NAME, torchvision:NAME, or package.module:factory for
@@ -68,7 +68,7 @@ def compare(
         minutes: that all may take: epochs are lowered to fit, then seeds. 10 unless these or --epochs are given.
         lr: one learning rate for all; the best of three for each method unless given.
         recipe: auto (follows the number and size of the images), a name, or a .toml file.
-        out: the folder of runs, page and figures; one that was interrupted goes on.
+        out: the folder of runs, page and numbers; a comparison that was interrupted goes on.
         limit: use only that many images, for a quick try.
         device: auto is CUDA if there is one.
         quiet: print the result alone.
@@ -151,16 +151,17 @@ def run_study(
     found = measured(study, out, val_images=len(data.val), int8=chosen.int8, device=chosen_on, say=say)
     spent = {"estimate": chosen.minutes, "this_time": (time.perf_counter() - began) / 60}
     command = command_of(asked, named, flags or [], found)
-    record = {**as_record(study, spent, found, command), "environment": environment(chosen_on)}
+    said = sentences(found, epochs=study.recipe.epochs, wanted=asked.recipe.epochs)
+    record = {**as_record(study, spent, found, said, command), "environment": environment(chosen_on)}
     with replacing(out / "compare.json") as path:
         path.write_text(json.dumps(record, indent=2) + "\n")
-    page = _write_page(study, out, found, command) if command else "no page: every training diverged"
+    page = _write_page(study, out, found, said, command) if command else "no page: every training diverged"
     if as_json:
         print(json.dumps(record, indent=2))
     else:
-        _print(found, command)
+        _print(found, said, command)
         print(f"time: {spent['this_time']:.1f} minutes, estimated {spent['estimate']:.1f}")
-        print(f"figures: {out / 'compare.json'}\n{page}")
+        print(f"numbers: {out / 'compare.json'}\n{page}")
     return 0
 
 
@@ -198,27 +199,25 @@ def _estimate(study: Study, chosen: Chosen) -> str:
     )
 
 
-def _print(found: list[Measured], command: str) -> None:
+def _print(found: list[Measured], said: list[str], command: str) -> None:
     heads, rows = table_of(found)
     shown = table(*heads)
     for row in rows:
         shown.add_row(*row)
     console = Console(highlight=False)
     console.print(shown)
-    for sentence in sentences(found):
+    for sentence in said:
         console.print(sentence, markup=False)
     if command:
         print(f"\nTo train the best in full:\n{command}\n")
 
 
-def _write_page(study: Study, out: Path, found: list[Measured], command: str) -> str:
+def _write_page(study: Study, out: Path, found: list[Measured], said: list[str], command: str) -> str:
     """Writes the page, with the runs at the chosen rates below; returns what to say of it."""
     from repopt.report.page import Overview, write_report
 
     heads, rows = table_of(found)
-    overview = Overview(
-        sentences=sentences(found), heads=heads, rows=rows, notes=notes_of(study, found), command=command
-    )
+    overview = Overview(sentences=said, heads=heads, rows=rows, notes=notes_of(study, found), command=command)
     runs = [run_folder(out, each.name, each.lr, seed) for each in found for seed in range(study.seeds)]
     finished = [run for run in runs if (run / "summary.json").exists()]
     title = f"{study.model} on {study.data}: which way to train it?"

@@ -48,7 +48,8 @@ def _plain(name: str) -> str:
 @cache
 def _macs(name: str) -> int:
     with torch.device("meta"):
-        return multiply_adds(repopt.create_model(name).eval())
+        model = repopt.create_model(name).eval()
+    return multiply_adds(model)
 
 
 def _list_sizes() -> None:

@@ -53,8 +53,8 @@ def quantize(
         method: ptq only calibrates; qat trains on for some epochs with the rounding in place.
         backend: x86 writes a program for torch.compile on a CPU, onnxruntime an ONNX file.
         weights: one scale for each output channel, or one for each tensor.
-        calibrator: how ptq chooses the range of an activation: histogram (default) or minmax for x86; minmax (default) or
-            percentile for onnxruntime.
+        calibrator: how ptq chooses the range of an activation: histogram (default) or minmax for x86; minmax (default)
+            or percentile for onnxruntime.
         images: how many of the training set are measured.
         trim: share of these images, such as 0.01, that ptq leaves out: those that drive a layer's input furthest beyond
             the median image's.

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from repopt.compare.study import Study
-from repopt.compare.verdict import Measured, ranked, sentences
+from repopt.compare.verdict import Measured, ranked
 from repopt.compare.ways import Way
 from repopt.plans.patterns import counted
 
@@ -73,7 +73,9 @@ def _of_way(way: Way) -> list[str]:
     return ["--method", way.method, *([] if way.scales is None else ["--scales", way.scales])]
 
 
-def as_record(study: Study, minutes: dict[str, float], measured: Sequence[Measured], command: str) -> dict[str, Any]:
+def as_record(
+    study: Study, minutes: dict[str, float], measured: Sequence[Measured], said: list[str], command: str
+) -> dict[str, Any]:
     """The content of compare.json."""
     order = ranked(measured)
     rows = [
@@ -88,7 +90,7 @@ def as_record(study: Study, minutes: dict[str, float], measured: Sequence[Measur
     ]
     record = {
         "best": order[0].name if order else None,
-        "sentences": sentences(measured),
+        "sentences": said,
         "command": command,
         "minutes": minutes,
         "methods": rows,

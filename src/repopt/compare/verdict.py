@@ -88,8 +88,11 @@ def standard_error(accuracies: Sequence[float], images: int) -> float:
 
 
 def ranked(measured: Sequence[Measured]) -> list[Measured]:
-    """The best first; a way that diverged has no place."""
-    return sorted((each for each in measured if each.accuracies), key=lambda each: -each.accuracy)
+    """The best first, of equals the better one in INT8; a way that diverged has no place."""
+    return sorted(
+        (each for each in measured if each.accuracies),
+        key=lambda each: (-each.accuracy, -each.int8_accuracy if each.int8 else 0.0),
+    )
 
 
 def is_noise(best: Measured, other: Measured) -> bool:
@@ -97,8 +100,14 @@ def is_noise(best: Measured, other: Measured) -> bool:
     return best.accuracy - other.accuracy <= _NOISE * math.hypot(best.error, other.error)
 
 
-def sentences(measured: Sequence[Measured]) -> list[str]:
-    """What the figures say, in words."""
+def sentences(measured: Sequence[Measured], *, epochs: int = 0, wanted: int = 0) -> list[str]:
+    """What the figures say, in words.
+
+    Args:
+        measured: the results.
+        epochs: of each training.
+        wanted: how many these would have been in full; where they were not lowered, nothing is said of it.
+    """
     order = ranked(measured)
     if not order:
         return ["Every training diverged: give a lower --lr."]
@@ -110,6 +119,8 @@ def sentences(measured: Sequence[Measured]) -> list[str]:
         said.append(f"Within the noise (two standard errors) of the best: {_listed(near)}.")
     if behind:
         said.append(f"Behind it by more than the noise: {_listed(behind)}.")
+    if epochs < wanted:
+        said.append(f"All were trained for {epochs} of {wanted} epochs, and a full training may rank them differently.")
     return [*said, *_about_int8(order), *_about_seeds(measured)]
 
 

@@ -81,7 +81,7 @@ def export_run(
     target = run / kind.name if out is None else Path(out)
     check_target(target, kind)
     source = _load(run, data, images or kind.images, normalize=normalize, best=best, trust=trust)
-    left = int8 is not None or (run / "int8").exists()
+    left = int8 is not None or _program_in(run / "int8")
     if best and format == "onnx-int8" and left and not symmetric:
         raise ValueError("what `repopt quantize` left is INT8 of the last weights, not of the best: leave --best out")
     model, quantized = source.trained.model, dict[str, Any]()
@@ -192,11 +192,11 @@ def _int8(
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The INT8 program that `repopt quantize` left, or one that is calibrated now, with its setting for the user."""
     chosen = run / "int8" if folder is None else Path(folder)
-    if symmetric or (folder is None and not chosen.exists()):
+    program = _program_in(chosen)
+    if symmetric or (folder is None and program is None):
         setting = Int8(symmetric=symmetric)
         batches = calibration_batches(source.trained, source.data, setting.images)
         return post_training(source.trained.model, batches, setting), {"method": "ptq", **asdict(setting)}
-    program = next((chosen / name for name in (PROGRAM, OLD_PROGRAM) if (chosen / name).exists()), None)
     if program is None:
         raise ValueError(
             f"{str(chosen)!r} holds no {PROGRAM}: give --int8 a folder that `repopt quantize --backend x86` wrote"
@@ -207,6 +207,11 @@ def _int8(
     loaded = load_program(program, trust=trust)
     _check_fits(loaded, source, program)
     return loaded, {name: record[name] for name in kept if name in record}
+
+
+def _program_in(folder: Path) -> Path | None:
+    """The program that `repopt quantize` left in a folder; None where it wrote a file for ONNX Runtime instead."""
+    return next((folder / name for name in (PROGRAM, OLD_PROGRAM) if (folder / name).exists()), None)
 
 
 @torch.no_grad()

@@ -8,8 +8,9 @@ turns into integer kernels.
 import contextlib
 import importlib
 import io
+import logging
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def write_onnx(
     need("onnx", "onnxscript")
     two = example[:1].repeat(2, *[1] * (example.ndim - 1))  # a batch of one would be taken for a constant
     # torch and onnxscript warn of their own internals here
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), torch.no_grad():
+    with warnings.catch_warnings(), quiet_logs(), contextlib.redirect_stdout(io.StringIO()), torch.no_grad():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
             model,
@@ -106,6 +107,17 @@ def onnx_runner(path: str | Path, *, optimize: bool = True) -> Callable[[Tensor]
         return torch.from_numpy(logits)
 
     return run
+
+
+@contextlib.contextmanager
+def quiet_logs() -> Iterator[None]:
+    """Silences what packages log below an error, such as that others are not installed which are not needed here."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 @torch.no_grad()

@@ -1,6 +1,5 @@
 """ONNX Runtime's own static quantization, from a float ONNX file to one with QuantizeLinear and DequantizeLinear."""
 
-import logging
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from io import StringIO
@@ -11,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from repopt.files import replacing
-from repopt.quantize.onnx_files import IMAGES, need, onnx_runner, write_onnx
+from repopt.quantize.onnx_files import IMAGES, need, onnx_runner, quiet_logs, write_onnx
 from repopt.quantize.pt2e import check_batches
 from repopt.quantize.setting import Int8
 
@@ -31,27 +30,22 @@ def post_training_onnx(model: nn.Module, batches: Sequence[Tensor], setting: Int
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     methods = {"minmax": ort.CalibrationMethod.MinMax, "percentile": ort.CalibrationMethod.Percentile}
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        # it recommends the pre-processing that was just done, and prints as it goes
-        with redirect_stdout(StringIO()), TemporaryDirectory() as folder, replacing(path) as unfinished:
-            float_file, inferred = Path(folder, "float.onnx"), Path(folder, "inferred.onnx")
-            write_onnx(model.eval(), float_file, batches[0])
-            quant_pre_process(str(float_file), str(inferred))
-            ort.quantize_static(
-                str(inferred),
-                str(unfinished),
-                _reader(batches),
-                quant_format=ort.QuantFormat.QDQ,
-                per_channel=setting.weights == "channel",
-                activation_type=ort.QuantType.QInt8 if setting.symmetric else ort.QuantType.QUInt8,
-                weight_type=ort.QuantType.QInt8,
-                calibrate_method=methods[setting.chosen],
-                extra_options={"ActivationSymmetric": setting.symmetric},
-            )
-    finally:
-        logging.disable(before)
+    # it recommends the pre-processing that was just done, and prints as it goes
+    with quiet_logs(), redirect_stdout(StringIO()), TemporaryDirectory() as folder, replacing(path) as unfinished:
+        float_file, inferred = Path(folder, "float.onnx"), Path(folder, "inferred.onnx")
+        write_onnx(model.eval(), float_file, batches[0])
+        quant_pre_process(str(float_file), str(inferred))
+        ort.quantize_static(
+            str(inferred),
+            str(unfinished),
+            _reader(batches),
+            quant_format=ort.QuantFormat.QDQ,
+            per_channel=setting.weights == "channel",
+            activation_type=ort.QuantType.QInt8 if setting.symmetric else ort.QuantType.QUInt8,
+            weight_type=ort.QuantType.QInt8,
+            calibrate_method=methods[setting.chosen],
+            extra_options={"ActivationSymmetric": setting.symmetric},
+        )
 
 
 class OnnxModel(nn.Module):

@@ -9,7 +9,6 @@ weights, and torch.compile turns it into INT8 kernels (`timing`).
 """
 
 import copy
-import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -21,6 +20,7 @@ from torch.fx import GraphModule
 from repopt.models import as_deployed
 from repopt.models.folding import taken
 from repopt.plans.patterns import check_model
+from repopt.quantize.onnx_files import quiet_logs
 from repopt.quantize.setting import Int8
 
 
@@ -142,18 +142,15 @@ def quiet_torchao() -> Iterator[None]:
     Raises:
         ImportError: it is not installed.
     """
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
     try:
-        import torchao  # noqa: F401
+        with quiet_logs():
+            import torchao  # noqa: F401
 
-        yield
+            yield
     except ModuleNotFoundError as error:
         raise ImportError(
             f"INT8 needs {error.name}, which is not installed: pip install -e '.[int8]' from a checkout"
         ) from error
-    finally:
-        logging.disable(before)
 
 
 def _measure_in_training_only_(prepared: GraphModule) -> None:

@@ -146,8 +146,8 @@ class Trainer:
         position = Position(**state["position"])
         if position.epoch + (position.step > 0) > self.recipe.epochs:
             raise ValueError(
-                f"the run in {str(self.folder.path)!r} was trained beyond epoch {self.recipe.epochs}, where it is now "
-                "to end: give it more --epochs, as many as recipe.json had, or start another run"
+                f"the run in {str(self.folder.path)!r} was trained beyond epoch {self.recipe.epochs} already: give it "
+                "more --epochs, or none to go on as it was planned, or start another run"
             )
         self.folder.forget_after(position.epoch)
         return state
@@ -251,7 +251,7 @@ class Trainer:
         """Leaves a checkpoint behind, and the loop."""
         self._count_seconds()
         self._save()
-        kept = "" if self.folder is None else f": go on with --resume --out {self.folder.path}"
+        kept = "" if self.folder is None else f": --resume --out {self.folder.path} goes on from there"
         raise StoppedError(f"stopped by {stop.name or 'another rank'} after {self.position}{kept}", stop.code)
 
     def _count_seconds(self) -> None:

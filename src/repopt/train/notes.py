@@ -53,8 +53,8 @@ def about_split(data: DataSet) -> str | None:
     if data.held_out is None:
         return None
     return (
-        f"{data.name!r} has no folder 'val': a tenth of each class is held out, "
-        f"{counted(len(data.val), 'image')} beside {len(data.train)} to train on, always the same"
+        f"{data.name!r} has no folder 'val': a tenth of each class is held out, always the same; "
+        f"{counted(len(data.val), 'image')} to validate on, {len(data.train)} to train on"
     )
 
 

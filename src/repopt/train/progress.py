@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -65,6 +66,7 @@ class RunProgress:
     ) -> None:
         self._console = console or Console(stderr=True)
         self._quiet, self._title, self._epochs, self._steps = quiet, title, epochs, steps
+        self._done, self._clock, self._began = done, clock, clock()
         self._refresh, self._line = Pace(REFRESH, clock=clock), Pace(BETWEEN_LINES, clock=clock)
         self._bars = Progress(
             TextColumn("{task.description}"),
@@ -101,7 +103,14 @@ class RunProgress:
         if self._quiet or self._console.is_terminal:
             return
         if self._line.due() or record["epoch"] == self._epochs:
-            self._console.print(f"{self._title}: epoch {record['epoch']}/{self._epochs}  {figures}", soft_wrap=True)
+            line = f"{self._title}: epoch {record['epoch']}/{self._epochs}  {figures}{self._left(record['epoch'])}"
+            self._console.print(line, soft_wrap=True)
+
+    def _left(self, epoch: int) -> str:
+        """The time that the other epochs take if they are like those so far."""
+        each = (self._clock() - self._began) / max(epoch - self._done, 1)
+        left = timedelta(seconds=round(each * (self._epochs - epoch)))
+        return f"  {left} left" if left else ""
 
 
 def scalar_writer(folder: Path | None) -> Callable[[Mapping[str, Any]], None]:

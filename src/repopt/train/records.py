@@ -251,7 +251,8 @@ def _read(folder: Path, name: str, kind: type[T]) -> T:
     except FileNotFoundError as error:
         if not folder.is_dir():
             raise ValueError(f"there is no folder {str(folder)!r}: give one that a search or training wrote") from error
-        raise ValueError(f"{str(folder)!r} is not a run folder: it has no {name}") from error
+        hint = next((f"; {str(run.parent)!r} is one" for run in sorted(folder.glob(f"*/{name}"))), "")
+        raise ValueError(f"{str(folder)!r} is not a run folder: it has no {name}{hint}") from error
 
 
 def stages(means: Means) -> list[list[str]]:
