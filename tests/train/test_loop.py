@@ -209,8 +209,16 @@ def test_a_graph_on_a_cpu_is_a_sentence():
         started(graph=True)
 
 
+@pytest.fixture
+def heeded(number):
+    """A signal that is not ignored, as nohup ignores SIGHUP."""
+    before = signal.signal(number, signal.default_int_handler)
+    yield number
+    signal.signal(number, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
-def test_a_signal_in_the_middle_of_an_epoch_loses_nothing(tmp_path, number):
+def test_a_signal_in_the_middle_of_an_epoch_loses_nothing(tmp_path, heeded):
     """In this process: a run that is stopped at its third step and resumed ends with the bits of one that was not."""
     job = Job(method="search", model="repopt_vgg_nano", data="fake:128,4,16", recipe=BASE, options=SMALL)
     train_run(job, tmp_path / "whole", device="cpu", quiet=True)
@@ -218,13 +226,13 @@ def test_a_signal_in_the_middle_of_an_epoch_loses_nothing(tmp_path, number):
     subject = build(job, data, CPU)
     calls = []
     subject.model.register_forward_pre_hook(
-        lambda module, args: calls.append(1) or (len(calls) == 3 and signal.raise_signal(number)) or None
+        lambda module, args: calls.append(1) or (len(calls) == 3 and signal.raise_signal(heeded)) or None
     )
     folder = RunFolder(tmp_path / "stopped")
     folder.write("recipe.json", dataclasses.asdict(job.recipe))
-    with pytest.raises(StoppedError, match=f"stopped by {number.name} after step 3 of epoch 1") as stopped:
+    with pytest.raises(StoppedError, match=f"stopped by {heeded.name} after step 3 of epoch 1") as stopped:
         Trainer(subject, data, job.recipe, folder, device=CPU, quiet=True).fit()
-    assert stopped.value.code == 128 + number
+    assert stopped.value.code == 128 + heeded
     resumed = Trainer(build(job, data, CPU), data, job.recipe, folder, device=CPU, quiet=True)
     assert resumed.resume()
     assert resumed.position.step == 3
