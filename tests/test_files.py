@@ -103,6 +103,16 @@ def test_tensors_and_scales_obey_the_umask(tmp_path):
     assert load_file(tmp_path / "a.safetensors")["a"].tolist() == [0, 1, 2]
 
 
+def test_one_tensor_of_two_names_is_kept_under_both(tmp_path):
+    """A module that a network reaches by two names has two in its state."""
+    shared = torch.nn.Linear(2, 2)
+    net = torch.nn.Sequential(shared, torch.nn.ReLU(), shared)
+    write_sealed(tmp_path / "tied.safetensors", net.state_dict())
+    found = load_file(tmp_path / "tied.safetensors")
+    assert found.keys() == net.state_dict().keys()
+    assert torch.equal(found["0.weight"], found["2.weight"])
+
+
 def test_a_folder_takes_its_name_only_once_it_is_on_the_disk(tmp_path, monkeypatch):
     flushed, flush = [], os.fsync
 

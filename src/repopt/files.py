@@ -94,7 +94,8 @@ def write_sealed(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
 
     Its permissions are those of any new file: `safetensors.torch.save_file` makes files that only their owner can read.
     """
-    whole = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    # copies: safetensors takes no two names of one memory
+    whole = {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
     about = {"format": "pt", **(metadata or {})}
     content = memoryview(save(whole, {**about, _SEAL: _digest(whole, about)}))
     size = int.from_bytes(content[:8], "little")
@@ -129,6 +130,12 @@ def read_sealed(path: Path, *, unsealed_too: bool = False) -> tuple[dict[str, Te
         raise ValueError(f"{str(path)!r} is damaged: it does not hold what was written")
     metadata.pop("format", None)
     return tensors, metadata
+
+
+def seal_of(path: Path) -> str | None:
+    """The digest that such a file carries, as it stands there; None for a file without one."""
+    with safe_open(path, framework="pt") as file:
+        return (file.metadata() or {}).get(_SEAL)
 
 
 def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:

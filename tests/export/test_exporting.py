@@ -17,6 +17,7 @@ from repopt.cli import main
 from repopt.data import EvalBatches, load_data
 from repopt.export import FORMATS, export_run
 from repopt.export.formats import METADATA
+from repopt.files import read_sealed, write_sealed
 from repopt.quantize import Int8, QuantizeJob, quantize_run
 from repopt.quantize.onnx_files import Agreement, compare, onnx_runner
 from repopt.quantize.programs import load_program
@@ -129,6 +130,11 @@ def test_an_int8_program_is_exported_with_the_normalization_inside(run):
         export_run(run, "onnx-int8", run / "other.onnx", int8=run / "empty")
     with pytest.raises(ValueError, match="a folder of INT8 is for the format onnx-int8, not onnx"):
         export_run(run, "onnx", run / "other.onnx", int8=run / "mine")
+    trained, _ = read_sealed(run / "model.safetensors")
+    write_sealed(run / "model.safetensors", {name: 0.9 * weight for name, weight in trained.items()})  # trained on
+    with pytest.raises(ValueError, match=r"mine' holds INT8 of other weights than .* has now: quantize the run again"):
+        export_run(run, "onnx-int8", run / "other.onnx", int8=run / "mine")
+    write_sealed(run / "model.safetensors", trained)
     assert (
         compare([left(validation(run, 99))], [outputs(exported.path, validation(run, 99, normalized=False))]).top1
         >= 0.98

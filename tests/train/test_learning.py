@@ -165,6 +165,7 @@ def test_scales_that_are_never_frozen_are_merged_at_the_end(tmp_path):
         (dataclasses.replace(learning(), method="csla"), "are for the method repopt, not for csla"),
         (learning(dataclasses.replace(BASE, decay_identity=False)), "whose diagonal is decayed"),
         (learning(dataclasses.replace(BASE, rules="iteration")), "scales that are learned follow both rules"),
+        (learning(dataclasses.replace(BASE, optimizer="Lion")), "an attached optimizer, which Lion cannot be: take an"),
     ],
 )
 def test_what_cannot_be_learned_is_said(job, words, tmp_path):

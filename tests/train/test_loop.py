@@ -190,6 +190,15 @@ def test_a_run_evaluates_when_it_is_told_to_and_its_folder_holds_the_model(tmp_p
     assert not load_run(tmp_path / "run").model.training
 
 
+@pytest.mark.parametrize("method", ["branches", "csla", "search"])
+def test_a_moving_average_of_branches_is_merged_as_the_model_is(tmp_path, method):
+    job = Job(method=method, model="repopt_vgg_nano", data="fake:64,4,16", recipe=dataclasses.replace(BASE, ema=0.5))
+    train_run(job if method != "csla" else dataclasses.replace(job, scales="ones"), tmp_path, device="cpu", quiet=True)
+    model, averaged = (load_file(tmp_path / f"{name}.safetensors") for name in ("model", "model_ema"))
+    assert averaged.keys() == model.keys()
+    assert any(not torch.equal(averaged[name], model[name]) for name in model)
+
+
 def test_the_mode_of_the_model_survives_an_evaluation():
     run = started()
     run._evaluated()

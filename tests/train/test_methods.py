@@ -1,5 +1,4 @@
 import copy
-import dataclasses
 
 import pytest
 import torch
@@ -85,7 +84,7 @@ def test_any_network_gets_real_branches_in_either_form_and_leaves_them_behind(me
     assert [block.norm for block in blocks] == [norm] * 4
     images = torch.randn(8, 3, 16, 16)
     trained.model(images).square().mean().backward()
-    finished = finished_model(dataclasses.replace(trained, model=trained.model.eval()))
+    finished = finished_model(trained.model.eval())
     assert not any(isinstance(module, BranchBlock) for module in finished.modules())
     torch.testing.assert_close(finished(images), trained.model(images), rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match=f"the method {method} draws the kernels of its branches: leave --weights out"):

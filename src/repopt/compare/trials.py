@@ -67,7 +67,7 @@ def _timed(trainer: Trainer, steps: int) -> float:
 
 def seconds_to_write(job: Job, data: DataSet, int8: Int8) -> float:
     """How long it takes to write a job's model as an INT8 file; raises what the exporter raises if it cannot."""
-    model = as_deployed(finished_model(build(job, data, torch.device("cpu")))).eval()
+    model = as_deployed(finished_model(build(job, data, torch.device("cpu")).model)).eval()
     size = job.recipe.eval_size or job.recipe.size or data.size
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:

@@ -23,7 +23,7 @@ from repopt.data import DataSet, EvalBatches, ImageFiles, Images
 from repopt.data.images import balanced
 from repopt.export.formats import FORMATS, Deployment, Format, FormatName, Normalized
 from repopt.export.modules import Exported, check_target, compared, kept
-from repopt.files import read_as
+from repopt.files import read_as, seal_of
 from repopt.models import as_deployed
 from repopt.models.references import is_reference
 from repopt.quantize import Int8, calibration_batches, post_training
@@ -203,6 +203,12 @@ def _int8(
         )
     read_as(chosen / "quantized.json", Int8Record)
     record = read_as(chosen / "quantized.json", dict[str, Any])
+    seal = seal_of(run / "model.safetensors")
+    if record.get("weights_seal", seal) != seal:  # older versions wrote none
+        raise ValueError(
+            f"{str(chosen)!r} holds INT8 of other weights than {str(run)!r} has now: quantize the run again, with "
+            "another --out, and give that folder to --int8"
+        )
     kept = ("method", *(each.name for each in fields(Int8)), "form", "int8_accuracy")
     loaded = load_program(program, trust=trust)
     _check_fits(loaded, source, program)

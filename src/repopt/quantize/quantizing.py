@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from repopt.data import DataSet, EvalBatches
 from repopt.device import allow_tf32, environment
-from repopt.files import placing_folder
+from repopt.files import placing_folder, seal_of
 from repopt.models import RepGhostNet, RepOptGhostNet, RepVGG, as_deployed, plain_from_repvgg
 from repopt.plans.planning import Plan, plan
 from repopt.quantize.calibration import calibration_batches, trimmed
@@ -221,6 +221,7 @@ def _about(run: Path, job: QuantizeJob, prepared: _Prepared) -> dict[str, Any]:
     recipe, training = prepared.recipe, prepared.training
     return {
         "run": str(run),
+        "weights_seal": seal_of(run / "model.safetensors"),
         "model": prepared.trained.config["model"],
         "trained_by": read_info(run).method,
         "epochs": recipe.epochs,

@@ -6,18 +6,17 @@ from torch import Tensor, nn
 
 from repopt.files import write_sealed
 from repopt.surgery.blocks import LinearAdditionBlock
-from repopt.train.methods import Subject
 
 BEST = "best.safetensors"
 
 
-def finished_model(subject: Subject) -> nn.Module:
+def finished_model(model: nn.Module) -> nn.Module:
     """The model that a run leaves behind: the branches of a search and of real blocks are merged."""
-    if not any(isinstance(module, LinearAdditionBlock) for module in subject.model.modules()):
-        return subject.model
+    if not any(isinstance(module, LinearAdditionBlock) for module in model.modules()):
+        return model
     from repopt.surgery.conversion import merge
 
-    return merge(subject.model)
+    return merge(model)
 
 
 class BestWeights:
@@ -31,10 +30,10 @@ class BestWeights:
         self._folder = folder
         self._state: dict[str, Tensor] = {}
 
-    def take(self, subject: Subject) -> None:
+    def take(self, model: nn.Module) -> None:
         """Notes the weights as they are now."""
         if self._folder is not None:
-            state = finished_model(subject).state_dict()
+            state = finished_model(model).state_dict()
             self._state = {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
 
     def write(self) -> None:

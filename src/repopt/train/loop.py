@@ -281,7 +281,7 @@ class Trainer:
             record |= self._evaluated()
             if record["val_accuracy"] > position.best_accuracy:
                 position.best_accuracy, position.best_epoch = record["val_accuracy"], epoch
-                self._best.take(self.subject)
+                self._best.take(self.subject.model)
         position.epoch, position.step, position.seconds = epoch, 0, 0.0
         self._record_scales(epoch)
         if self.folder is not None:

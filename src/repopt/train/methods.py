@@ -25,7 +25,7 @@ from repopt import optim
 from repopt.data import DataSet, ImageFiles
 from repopt.models import RepGhostNet, RepVGG
 from repopt.models.references import is_reference
-from repopt.optim.attachment import attach_as_is
+from repopt.optim.attachment import attach_as_is, automatic_route
 from repopt.optim.clipping import clip_grad_norm_
 from repopt.optim.decay import decay_groups
 from repopt.plans.dirac import dirac_init_
@@ -147,6 +147,10 @@ def _check_learnable(method: Method, recipe: Recipe, *, drawn: bool) -> None:
         (drawn, "come with kernels of their own, which are drawn: leave --weights out"),
         (recipe.decay_identity, "go on as a plain model, whose diagonal is decayed: leave decay_identity on"),
         (recipe.rules == "both", "follow both rules: leave rules out"),
+        (
+            not issubclass(optimizer_named(recipe.optimizer), optim.RepOptimizer),
+            f"go on with an attached optimizer, which {recipe.optimizer} cannot be: take another --optimizer",
+        ),
     ):
         if not fits:
             raise ValueError(f"scales that are learned {wanted}")
@@ -210,6 +214,8 @@ def make_optimizer(subject: Subject, recipe: Recipe, lr: float | Tensor, *, grap
     optimizer: Optimizer = kind(groups, **options)
     if subject.plan is not None:
         attach_as_is(optimizer, subject.plan, kernels=subject.kernels)
+    elif subject.method == "repopt":  # it learns its scales, and is attached when they are frozen
+        automatic_route(optimizer)
     return optimizer
 
 

@@ -351,10 +351,10 @@ def _save_searched(job: Job, subject: Subject, folder: RunFolder, info: dict[str
 def _write_model(job: Job, data: DataSet, trainer: Trainer, folder: RunFolder) -> None:
     """Writes the model, its moving average where there is one, and what it takes to load them."""
     blocks = [name for name, each in trainer.subject.model.named_modules() if isinstance(each, LinearAdditionBlock)]
-    model = finished_model(trainer.subject)
+    model = finished_model(trainer.subject.model)
     biases = [name for name in blocks if model.get_submodule(name).bias is not None]
-    if trainer.ema is not None and model is trainer.subject.model:
-        write_sealed(folder.path / "model_ema.safetensors", trainer.ema.module.state_dict())
+    if trainer.ema is not None:
+        write_sealed(folder.path / "model_ema.safetensors", finished_model(trainer.ema.module).state_dict())
     folder.write(
         "config.json",
         {
