@@ -1,13 +1,16 @@
-"""A run's folder is held by one process, and nothing in it is lost."""
+"""A run's folder is held by one process, and nothing in it is lost; what it trained knows its classes."""
 
+import dataclasses
 import json
 import shutil
 
 import pytest
 from filelock import FileLock
+from torch import nn
 
+from repopt.data import load_data
 from repopt.files import UNFINISHED
-from repopt.train.runs import RunFolder
+from repopt.train.runs import RunFolder, Trained, check_data
 
 
 def test_a_new_folder_is_made_with_its_parents(tmp_path):
@@ -164,3 +167,12 @@ def test_a_record_that_is_broken_is_not_dropped_with_all_after_it(tmp_path):
         folder.forget_after(2)
     folder.close()
     assert "3" in (tmp_path / "metrics.jsonl").read_text()
+
+
+def test_images_of_other_classes_are_not_scored():
+    data = load_data("fake:64,4,16")
+    trained = Trained(model=nn.Identity(), config={"mean": data.mean, "classes": data.classes})
+    check_data(trained, data)
+    other = dataclasses.replace(data, classes=data.classes[::-1])
+    with pytest.raises(ValueError, match=f"has the class '{data.classes[-1]}' where the run has '{data.classes[0]}'"):
+        check_data(trained, other)

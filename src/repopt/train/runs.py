@@ -276,6 +276,9 @@ def check_data(trained: Trained, data: DataSet) -> None:
     ):
         if given != wanted:
             raise ValueError(f"{data.name!r} has {given} {what} and the run {wanted}: give data like the run's own")
+    for mine, own in zip(data.classes, trained.config["classes"], strict=True):
+        if mine != own:
+            raise ValueError(f"{data.name!r} has the class {mine!r} where the run has {own!r}: name it as the run does")
 
 
 def image_format(trained: Trained) -> dict[str, Any]:
