@@ -295,10 +295,10 @@ INT8 = Table(
     columns=[
         *(text("way", "trained by"), SEEDS, accuracy("float", "float_accuracy", weights="tensor", images="100")),
         *(
-            int8_column(f"per-{by} weights, {images:,} images", backend="onnxruntime", weights=by, images=str(images))
+            int8_column(f"{by}, {images:,}", backend="onnxruntime", weights=by, images=str(images))
             for by, images in _ORT
         ),
-        int8_column("torchao, per-channel weights", backend="x86"),
+        int8_column("torchao", backend="x86"),
     ],
 )
 
