@@ -67,6 +67,11 @@ def normless():
     return nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 64, 4)).double()
 
 
+@pytest.mark.parametrize("optimizer", ["SGD", "RAdam"])
+def test_the_kernels_that_a_run_was_drawn_with_are_let_go(optimizer):
+    assert started(optimizer=optimizer, weight_decay=0.0).subject.kernels is None
+
+
 @pytest.mark.parametrize("parts", [2, 4])
 def test_a_batch_in_parts_is_the_whole_batch_where_there_are_no_norms(parts):
     x = torch.randn(32, 3, 16, 16, dtype=torch.float64)

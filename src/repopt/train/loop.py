@@ -8,7 +8,7 @@ import math
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -76,6 +76,7 @@ class Trainer:
             torch.backends.cudnn.benchmark = True
             allow_tf32(recipe.precision != "fp32")
         self.optimizer = self._make_optimizer()
+        self.subject = replace(subject, kernels=None)  # the optimizer has its own by now
         self.step = self._make_step()
         self.ema = moving_average(subject.model, recipe.ema)
 

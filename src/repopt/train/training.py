@@ -148,6 +148,7 @@ def _train(
         notes += _about_branches(job, subject)
     world.check_alike(_made(data, subject))
     trainer = Trainer(subject, data, job.recipe, folder, device=device, world=world, clock=clock, quiet=quiet)
+    subject = trainer.subject
     info = _info(job, data, subject, device, world)
     if folder is not None:
         if not resume:
