@@ -116,11 +116,12 @@ def _measured(job: Job, data: DataSet, steps: int, device: torch.device, first: 
 def take_steps(trainer: Trainer, steps: int) -> None:
     """Takes so many steps, and waits for the device."""
     epoch = taken = 0
-    while taken < steps:
-        for pixels, labels in trainer.batches.pixels(epoch):
-            if taken == steps:
-                break
-            trainer.train_on(pixels, labels, epoch, taken)
-            taken += 1
-        epoch += 1
-    trainer.synchronize()
+    with trainer.arithmetic():
+        while taken < steps:
+            for pixels, labels in trainer.batches.pixels(epoch):
+                if taken == steps:
+                    break
+                trainer.train_on(pixels, labels, epoch, taken)
+                taken += 1
+            epoch += 1
+        trainer.synchronize()

@@ -11,7 +11,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from repopt.data import DataSet, EvalBatches
-from repopt.device import allow_tf32, environment
+from repopt.device import arithmetic, environment
 from repopt.files import placing_folder
 from repopt.models import RepGhostNet, RepOptGhostNet, RepVGG, as_deployed, plain_from_repvgg
 from repopt.plans.planning import Plan, plan
@@ -137,6 +137,7 @@ class _Prepared:
         return score.accuracy
 
 
+@arithmetic(tf32=False)  # both models in float32
 def quantize_run(
     run: str | Path,
     job: QuantizeJob | None = None,
@@ -162,7 +163,6 @@ def quantize_run(
         raise ValueError(f"{str(out)!r} already exists: give another --out")
     prepared = _prepare(run, job, trust=trust)
     say = Console(stderr=True, quiet=quiet, style="dim", highlight=False).print
-    allow_tf32(False)  # both models in float32
     say(f"evaluating the float model on {len(prepared.data.val):,} images")
     before = prepared.accuracy(prepared.trained.model, device)
     record = {**_about(run, job, prepared), "float_accuracy": before}
