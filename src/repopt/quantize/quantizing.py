@@ -202,17 +202,21 @@ def _prepare(run: Path, job: QuantizeJob, *, trust: bool) -> _Prepared:
         form=form,
         model=model,
         training=qat_recipe(recipe, epochs=job.epochs, lr=job.lr) if job.method == "qat" else None,
-        plan=_plan_of(run, model, form) if job.multipliers else None,
+        plan=_plan_of(run, recipe, model, form) if job.multipliers else None,
     )
 
 
-def _plan_of(run: Path, model: nn.Module, form: Form) -> Plan:
+def _plan_of(run: Path, recipe: Recipe, model: nn.Module, form: Form) -> Plan:
     """The plan that a run was trained with, on its model."""
     info, scales = read_info(run), run / "scales.safetensors"
     if info.method != "repopt" or form != "trained" or not scales.exists():
         raise ValueError(
             f"{str(run)!r} is a run of {info.method}, to be quantized in its {form} form: multipliers are for a run of "
             "repopt, in the form that it was trained in"
+        )
+    if recipe.rules == "initialization":
+        raise ValueError(
+            f"{str(run)!r} was trained without multipliers, by its recipe's rules: leave --multipliers out"
         )
     return plan(model, as_branches(chosen(info.branches, model)), scales=scales)
 
