@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import json
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import nn
 
+from made_up import small_job
 from repopt.data import load_data
 from repopt.surgery.conversion import merge
 from repopt.train.distributed import World
@@ -260,6 +262,14 @@ def test_a_hangup_that_nohup_ignores_is_ignored():
     finally:
         signal.signal(signal.SIGHUP, before)
     assert not stop.asked
+
+
+def test_a_thread_other_than_the_main_one_can_train(tmp_path):
+    handler = signal.getsignal(signal.SIGTERM)
+    with ThreadPoolExecutor() as threads:
+        summary = threads.submit(train_run, small_job(), tmp_path / "run", device="cpu", quiet=True).result()
+    assert summary["epochs"] == 1
+    assert signal.getsignal(signal.SIGTERM) is handler
 
 
 def test_a_loss_that_is_not_finite_names_step_and_learning_rate(tmp_path):
