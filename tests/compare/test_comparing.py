@@ -122,6 +122,16 @@ def test_a_network_of_ones_own_is_compared_with_real_branches(tmp_path, monkeypa
     assert "1 instead of 120 epochs and 1 instead of 3 seeds" in capsys.readouterr().out.replace("\n", " ")
 
 
+def test_seeds_are_that_of_the_recipe_and_those_after_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text("base = 'demo'\nseed = 7")
+    words = "--data fake:32,4,16 --recipe mine.toml --methods sgd --seeds 2 --epochs 1 --lr 0.1 --device cpu --quiet"
+    run("compare", "--model", OTHER, *words.split(), "--out", "x")
+    seeds = {path.parent.name: json.loads(path.read_text())["seed"] for path in tmp_path.glob("x/*/recipe.json")}
+    assert seeds == {"sgd-lr0.1-seed7": 7, "sgd-lr0.1-seed8": 8}
+    assert len(figures(tmp_path / "x")[0]["sgd"]["accuracies"]) == 2
+
+
 def test_a_training_that_diverges_is_said_and_not_tried_again(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = f"compare --model {OTHER} --data fake:64,4,16 --methods sgd --seeds 2 --epochs 2 --lr 1e30 --device cpu"

@@ -218,7 +218,7 @@ def _write_page(study: Study, out: Path, found: list[Measured], said: list[str],
 
     heads, rows = table_of(found)
     overview = Overview(sentences=said, heads=heads, rows=rows, notes=notes_of(study, found), command=command)
-    runs = [run_folder(out, each.name, each.lr, seed) for each in found for seed in range(study.seeds)]
+    runs = [run_folder(out, each.name, each.lr, seed) for each in found for seed in study.own_seeds]
     finished = [run for run in runs if (run / "summary.json").exists()]
     title = f"{study.model} on {study.data}: which way to train it?"
     try:
