@@ -23,7 +23,7 @@ from repopt.plans.patterns import counted
 from repopt.train.auto_recipe import auto_recipe
 from repopt.train.branch_choice import read_choice
 from repopt.train.notes import about_auto, about_batch, about_split
-from repopt.train.recipe import load_recipe
+from repopt.train.recipe import load_recipe, with_batch_for
 
 _MINUTES = 10.0  # where neither minutes nor epochs are given
 
@@ -128,7 +128,7 @@ def run_study(
     loading = time.perf_counter() - start
     say = _speaker(quiet=quiet or as_json)
     request = {**study.as_json(), "minutes": minutes, "data_digest": data.digest}
-    asked, study = study, _with_batch(study, len(data.train))
+    asked, study = study, replace(study, recipe=with_batch_for(study.recipe, len(data.train)))
     chosen = read_chosen(out, request)
     if chosen is None:
         say("timing a few steps of each method")
@@ -183,10 +183,6 @@ def _speaker(*, quiet: bool) -> Say:
             print(line, flush=True)
 
     return say
-
-
-def _with_batch(study: Study, images: int) -> Study:
-    return replace(study, recipe=replace(study.recipe, batch_size=min(study.recipe.batch_size, images)))
 
 
 def _estimate(study: Study, chosen: Chosen) -> str:
