@@ -87,7 +87,7 @@ class LinearAdditionBlock(nn.Module):
     def merged(self) -> LinearOperator:
         """The plain operator with the equivalent kernel."""
         plain = copy.deepcopy(self._plain[0])
-        trained = any(kernel.requires_grad for kernel in self.kernels.values())
+        trained = any(param.requires_grad for param in self.parameters() if param is not self.bias)
         plain.weight = nn.Parameter(self.weight, requires_grad=trained)
         plain.bias = self.merged_bias()
         plain.train(self.training)
