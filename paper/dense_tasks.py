@@ -19,6 +19,7 @@ from torch.nn.functional import affine_grid, cross_entropy, grid_sample
 
 from paper.dense_data import CITYSCAPES, IGNORED, VOC, BoxedImages, Scenes, Split, placed, read_cityscapes, read_coco
 from repopt.data.augment import scaling
+from repopt.device import arithmetic
 from repopt.models import create_model, deploy, load_checkpoint
 from repopt.plans.planning import Plan
 from repopt.quantize import Int8, quantize_model
@@ -207,18 +208,19 @@ def steps(task: DenseTask, network: nn.Module, plan: Plan | None, data: Any, rec
     if not in_epoch:
         raise ValueError(f"{len(data.pixels)} images are fewer than a batch of {recipe.batch_size}: give more data")
     network.train()
-    for epoch in range(recipe.epochs):
-        order = torch.randperm(len(data.pixels))[: in_epoch * recipe.batch_size].view(in_epoch, -1)
-        for number, batch in enumerate(order, start=epoch * in_epoch):
-            set_lr_(optimizer, lr_at(recipe, number, in_epoch))
-            with torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bf16"):
-                loss = task.loss(network, data, batch)
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            yield loss.detach()
-        if not loss.isfinite():
-            raise DivergedError(f"the loss was not finite after epoch {epoch + 1}")
+    with arithmetic(tf32=recipe.precision != "fp32", benchmark=True):
+        for epoch in range(recipe.epochs):
+            order = torch.randperm(len(data.pixels))[: in_epoch * recipe.batch_size].view(in_epoch, -1)
+            for number, batch in enumerate(order, start=epoch * in_epoch):
+                set_lr_(optimizer, lr_at(recipe, number, in_epoch))
+                with torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bf16"):
+                    loss = task.loss(network, data, batch)
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                yield loss.detach()
+            if not loss.isfinite():
+                raise DivergedError(f"the loss was not finite after epoch {epoch + 1}")
 
 
 def fine_tuned(task: DenseTask, network: nn.Module, plan: Plan | None, data: Any, recipe: Recipe) -> nn.Module:

@@ -7,7 +7,11 @@ import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,9 +38,46 @@ def takes_kernels(tensor: Tensor) -> bool:
     return has_triton() and (tensor.is_cuda or os.environ.get("TRITON_INTERPRET") == "1")
 
 
-def allow_tf32(allowed: bool) -> None:
-    """Whether float32 is computed in TF32, by convolutions and by matrix products alike; torch's defaults differ."""
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
+@contextmanager
+def arithmetic(*, tf32: bool, benchmark: bool = False) -> Iterator[None]:
+    """Computes float32 in TF32 or not, by convolutions and by matrix products alike, as torch's defaults do not.
+
+    Torch's flags, which hold for the whole process, are put back at the end.
+
+    Args:
+        tf32: whether.
+        benchmark: let cuDNN try its kernels on each new shape.
+    """
+    before = _flags()
+    try:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+        torch.backends.cudnn.benchmark |= benchmark
+        yield
+    finally:
+        for write, value in before:
+            write(value)
+
+
+def _flags() -> list[tuple[Callable[[Any], None], Any]]:
+    """Torch's flags for float32, each as what writes it and its value, in the order to write them in.
+
+    torch before 2.9 lacks the last ones, and later versions refuse to read the first ones where a last one was set.
+    """
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+
+    def flag(place: object, name: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+        return partial(getattr, place, name), partial(setattr, place, name)
+
+    flags = [flag(cudnn, "benchmark"), flag(cudnn, "allow_tf32"), flag(matmul, "allow_tf32")]
+    flags.append((torch.get_float32_matmul_precision, torch.set_float32_matmul_precision))
+    if hasattr(cudnn, "conv"):
+        last = (matmul, torch.backends.mkldnn.matmul, cudnn.conv, cudnn.rnn)  # type: ignore[attr-defined]
+        flags += [flag(place, "fp32_precision") for place in last]
+    found = []
+    for read, write in flags:
+        with suppress(RuntimeError):
+            found.append((write, read()))
+    return found
 
 
 def is_capturing(tensor: Tensor) -> bool:

@@ -122,6 +122,17 @@ def test_a_network_of_ones_own_is_compared_with_real_branches(tmp_path, monkeypa
     assert "1 instead of 120 epochs and 1 instead of 3 seeds" in capsys.readouterr().out.replace("\n", " ")
 
 
+def test_seeds_count_from_the_recipes_and_a_batch_larger_than_the_data_keeps_its_parts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text("base = 'demo'\nseed = 7\naccumulate = 4")
+    words = "--data fake:34,4,16 --recipe mine.toml --methods sgd --seeds 2 --epochs 1 --lr 0.1 --device cpu --quiet"
+    run("compare", "--model", OTHER, *words.split(), "--out", "x")
+    recipes = {path.parent.name: json.loads(path.read_text()) for path in tmp_path.glob("x/*/recipe.json")}
+    seeds_and_batches = {name: (each["seed"], each["batch_size"]) for name, each in recipes.items()}
+    assert seeds_and_batches == {"sgd-lr0.1-seed7": (7, 32), "sgd-lr0.1-seed8": (8, 32)}
+    assert len(figures(tmp_path / "x")[0]["sgd"]["accuracies"]) == 2
+
+
 def test_a_training_that_diverges_is_said_and_not_tried_again(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = f"compare --model {OTHER} --data fake:64,4,16 --methods sgd --seeds 2 --epochs 2 --lr 1e30 --device cpu"

@@ -1,6 +1,7 @@
 """The branch route: whatever the rule does, stepping the branches' kernels is training the real block."""
 
 import copy
+import weakref
 
 import pytest
 import pytorch_optimizer
@@ -182,6 +183,24 @@ def test_the_optimizer_holds_a_ninth_more_than_for_the_weight_alone():
     state = optimizer.state_dict()["param_groups"][0]["repopt_branches"][""]
     moments = sum(its["state"]["exp_avg"].nbytes for its in state.values())
     assert moments == handle.nbytes
+
+
+def test_kernels_that_were_given_are_let_go_where_their_block_starts():
+    net, plan, _ = twins()
+    kernels = plan.init_()
+    given = [weakref.ref(kernel) for own in kernels.values() for kernel in own.values()]
+    net[3].requires_grad_(False)
+    optimizer = adamw(net[0].parameters())
+    handle = repopt.attach(optimizer, plan, kernels=kernels)
+    everything = sum(kernel.nbytes for own in kernels.values() for kernel in own.values())
+    del kernels
+    assert sum(each() is not None for each in given) == len(plan.blocks["3"].branches)
+    assert handle.nbytes == everything
+    net[3].requires_grad_(True)
+    optimizer.add_param_group({"params": list(net[3].parameters())})
+    train(net, optimizer, 1)
+    assert not any(each() is not None for each in given)
+    assert handle.nbytes == everything
 
 
 def test_a_half_precision_weight_is_stepped_in_its_own_precision():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 
 from quantize.nets import images, small_net
 from repopt.models import deploy
@@ -48,6 +49,31 @@ def test_trimming_gives_back_what_an_odd_image_cost():
 
     odd = with_an_odd_one(at=7)
     assert inputs_alone(trimmed(net, [odd], 0.05)) > inputs_alone([odd]) + 10
+
+
+class Pyramid(nn.Module):
+    """A layer that sees the images, smaller ones, and perhaps all of them at once."""
+
+    def __init__(self, together=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.shared, self.linear, self.together = nn.Conv2d(3, 4, 3), nn.Linear(4, 2), together
+
+    def forward(self, x):
+        second = torch.cat([x, x]) if self.together else x[..., ::2, ::2] ** 9  # where they differ is seen there alone
+        return self.linear(self.shared(x).mean((2, 3)) + self.shared(second)[: len(x)].mean((2, 3)))
+
+
+def test_a_layer_that_runs_twice_counts_the_largest_that_an_image_gives_it():
+    batch = images(20).clamp(-1, 1)
+    batch[7, :, 2, 2] = 1.5
+    kept = torch.cat(trimmed(Pyramid(), batch.split(8), 0.05))
+    assert torch.equal(kept, torch.cat([batch[:7], batch[8:]]))
+
+
+def test_a_layer_whose_inputs_are_not_one_for_each_image_is_a_sentence():
+    with pytest.raises(ValueError, match=r"^the layer 'shared' takes 40 inputs of 20 images, so .* leave --trim out$"):
+        trimmed(Pyramid(together=True), [images(20)], 0.05)
 
 
 def test_a_model_in_train_mode_is_left_as_it_is():

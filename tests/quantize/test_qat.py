@@ -1,10 +1,11 @@
-"""Quantization-aware training with the gradients multiplied, as the run's own training had them."""
+"""Quantization-aware training: by the run's optimizer, and with its multipliers where they are asked for."""
 
 import dataclasses
 
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import repopt
 from made_up import small_job
@@ -19,7 +20,7 @@ from repopt.quantize.qat import qat_recipe, quantization_aware
 from repopt.quantize.setting import Int8
 
 
-def weights_after(lr, scale=None):
+def weights_after(lr, scale=None, trained_by=None):
     """A convolution in front of a frozen classifier, after QAT."""
     torch.manual_seed(0)
     net = nn.Sequential(
@@ -27,10 +28,23 @@ def weights_after(lr, scale=None):
     )
     net[4].requires_grad_(False)
     plan = None if scale is None else repopt.plan(net, {"^0$": [repopt.Conv(3)]}, scales={"0": {"conv3x3": scale}})
-    recipe = dataclasses.replace(qat_recipe(demo(), epochs=1, lr=lr), batch_size=16, lr_batch=16, weight_decay=0.0)
+    recipe = dataclasses.replace(
+        qat_recipe(trained_by or demo(), epochs=1, lr=lr), batch_size=16, lr_batch=16, weight_decay=0.0
+    )
     data = load_data("digits", limit=64)
     program = quantization_aware(net, data, recipe, Int8(), device=torch.device("cpu"), plan=plan, quiet=True)
     return next(each for name, each in program.state_dict().items() if each.ndim == 4)
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW", "Lion"])
+def test_it_steps_by_the_optimizer_that_the_run_was_trained_with(optimizer):
+    stepped = set()
+    hook = register_optimizer_step_post_hook(lambda each, args, kwargs: stepped.add(type(each).__name__))
+    try:
+        weights_after(None, trained_by=dataclasses.replace(demo(), optimizer=optimizer, lr=0.001))
+    finally:
+        hook.remove()
+    assert stepped == {optimizer}
 
 
 @pytest.mark.slow
@@ -47,3 +61,7 @@ def test_multipliers_are_for_the_training_of_a_repopt_run(tmp_path):
     train_run(dataclasses.replace(small_job(), method="sgd", scales=None), run, device="cpu", quiet=True)
     with pytest.raises(ValueError, match="multipliers are for a run of repopt"):
         quantize_run(run, QuantizeJob(method="qat", multipliers=True, epochs=1), quiet=True)
+    without = dataclasses.replace(small_job(rules="initialization"), method="repopt", scales="ones")
+    train_run(without, tmp_path / "without", device="cpu", quiet=True)
+    with pytest.raises(ValueError, match="was trained without multipliers"):
+        quantize_run(tmp_path / "without", QuantizeJob(method="qat", multipliers=True, epochs=1), quiet=True)

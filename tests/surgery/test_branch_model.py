@@ -173,6 +173,14 @@ def test_an_identity_trains_its_norm_alone_and_decays_it_as_repvgg_does():
     assert len(rest["params"]) == 1 + 2 + 3  # the operator's bias, two gammas, three betas
 
 
+@pytest.mark.parametrize("trained", [True, False])
+def test_what_an_identity_alone_merges_into_can_be_trained_where_the_operator_could(trained):
+    net = nn.Conv2d(4, 4, 3, padding=1)
+    net.weight.requires_grad_(trained)
+    plain = repopt.merge(branch_model(net, repopt.plan(net, {"^$": [Identity()]})))
+    assert (plain.weight.requires_grad, plain.bias.requires_grad) == (trained, True)
+
+
 def test_kernels_are_drawn_as_for_a_search_model():
     net = nn.Conv2d(4, 4, 3, padding=1)
     plan = repopt.plan(net, "repvgg")

@@ -119,6 +119,16 @@ def test_merging_keeps_the_memory_format():
     assert merged.weight.is_contiguous(memory_format=torch.channels_last_3d)
 
 
+@pytest.mark.parametrize("branches", [[Conv(3), Conv(1), Identity()], [Identity(), Conv(3, groups=4)]])
+def test_merging_keeps_the_memory_format_also_where_no_branch_covers_the_operator(branches):
+    net = nn.Conv2d(8, 8, 5, padding=2).double().to(memory_format=torch.channels_last)
+    plan = planned(net, {"^$": branches})
+    plan.init_()
+    merged = repopt.merge(csla_model(net, plan))
+    assert merged.weight.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(merged.weight, net.weight, rtol=1e-12, atol=1e-12)
+
+
 class Standardized(nn.Conv2d):
     def forward(self, x):
         return self._conv_forward(x, self.weight / self.weight.std(), self.bias)

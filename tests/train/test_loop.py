@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import json
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import nn
 
+from made_up import small_job
 from repopt.data import load_data
 from repopt.surgery.conversion import merge
 from repopt.train.distributed import World
@@ -65,6 +67,11 @@ def as_they_are(net, recipe):
 def normless():
     torch.manual_seed(0)
     return nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 64, 4)).double()
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "RAdam"])
+def test_the_kernels_that_a_run_was_drawn_with_are_let_go(optimizer):
+    assert started(optimizer=optimizer, weight_decay=0.0).subject.kernels is None
 
 
 @pytest.mark.parametrize("parts", [2, 4])
@@ -264,6 +271,14 @@ def test_a_hangup_that_nohup_ignores_is_ignored():
     finally:
         signal.signal(signal.SIGHUP, before)
     assert not stop.asked
+
+
+def test_a_thread_other_than_the_main_one_can_train(tmp_path):
+    handler = signal.getsignal(signal.SIGTERM)
+    with ThreadPoolExecutor() as threads:
+        summary = threads.submit(train_run, small_job(), tmp_path / "run", device="cpu", quiet=True).result()
+    assert summary["epochs"] == 1
+    assert signal.getsignal(signal.SIGTERM) is handler
 
 
 def test_a_loss_that_is_not_finite_names_step_and_learning_rate(tmp_path):

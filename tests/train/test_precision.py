@@ -34,13 +34,15 @@ def test_a_step_that_overflows_in_fp16_is_as_if_it_had_not_been(device, clip, me
     scaler.load_state_dict({**scaler.state_dict(), "scale": 2.0**120, "backoff_factor": 2.0**-112})
     start = [param.detach().clone() for param in runs[0].subject.model.parameters()]
     buffers = [buffer.clone() for buffer in runs[0].subject.model.buffers()]
-    runs[0].train_on(x, y, 0, 0)
+    with runs[0].arithmetic():
+        runs[0].train_on(x, y, 0, 0)
     assert all(map(torch.equal, runs[0].subject.model.parameters(), start))
     for buffer, before in zip(runs[0].subject.model.buffers(), buffers, strict=True):
         buffer.copy_(before)  # the batch norms have seen the batch
     runs[1].step.scaler.load_state_dict({**scaler.state_dict(), "scale": 2.0**8})
     for run in runs:
-        run.train_on(x, y, 0, 0)
+        with run.arithmetic():
+            run.train_on(x, y, 0, 0)
     assert runs[0].step.totals.first_bad_step() is None
     for ours, theirs in zip(*(run.subject.model.parameters() for run in runs), strict=True):
         torch.testing.assert_close(

@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from repopt.train.recipe import RECIPES, Recipe, load_recipe, lr_at
+from repopt.train.recipe import RECIPES, Recipe, load_recipe, lr_at, with_batch_for
 
 
 def test_the_papers_recipe_for_imagenet():
@@ -19,6 +19,14 @@ def test_the_three_search_recipes_differ_where_the_paper_and_the_code_do():
     assert (clipped.label_smoothing, clipped.warmup_epochs, clipped.clip) == (0.1, 10, 5.0)
     assert (paper.label_smoothing, paper.clip, paper.start, paper.kernel) == (0.1, None, "paper", "paper")
     assert {recipe.epochs for recipe in (released, clipped, paper)} == {240}
+
+
+@pytest.mark.parametrize(
+    ("images", "processes", "batch"),
+    [(256, 1, 256), (250, 1, 248), (250, 3, 240), (11, 3, 256)],  # the last: not one image for each part
+)
+def test_a_batch_larger_than_the_data_shrinks_to_what_its_parts_can_share(images, processes, batch):
+    assert with_batch_for(Recipe(batch_size=256, accumulate=4), images, processes).batch_size == batch
 
 
 def test_the_learning_rate_warms_up_falls_as_a_cosine_and_follows_the_batch():

@@ -8,7 +8,7 @@ read backwards: the entries of an operator-shaped tensor that belong to the bran
 the same for the rows that one rank holds, together with what multiplies them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from numbers import Integral
 from types import EllipsisType
@@ -260,16 +260,6 @@ def entries_of(
         rows: the rows held here; all of them by default.
     """
     return [_entries(placement, values[branch].to(like), rows) for branch, placement in branches.items()]
-
-
-def sum_over(branches: Sequence[Entries], like: Tensor, of_branch: Callable[[Entries], Tensor]) -> Tensor:
-    """sum_b embed_b(of_branch(b)), in a new tensor."""
-    covering = next((entries for entries in branches if entries.placement.covers), None)
-    total = torch.zeros_like(like) if covering is None else of_branch(covering)
-    for entries in branches:
-        if entries is not covering:
-            entries.add_(total, of_branch(entries))
-    return total
 
 
 def _entries(placement: Placement, values: Tensor, rows: range | None) -> Entries:

@@ -74,7 +74,7 @@ def equivalent_kernel(block: Block, constants: Mapping[str, Tensor], kernels: Ma
     Args:
         block: the block.
         constants: a branch without one has the scale 1.
-        kernels: the branches' own.
+        kernels: the branches' own; W' has its channels last if one of them has.
     """
     weight = None
     for branch in in_order(block):
@@ -83,7 +83,7 @@ def equivalent_kernel(block: Block, constants: Mapping[str, Tensor], kernels: Ma
             weight = kernel * (1 if scale is None else over_channels(scale.to(kernel), placement))
             continue
         if weight is None:
-            weight = kernel.new_zeros(block.operator.kernel_shape)
+            weight = kernel.new_zeros(block.operator.kernel_shape).contiguous(memory_format=_format_of_any(kernels))
         own = placement.fold(kernel)
         factor = None if scale is None else scale.to(kernel) if scale.ndim == 0 else placement.fold(scale.to(kernel))
         if not placement.fills_groups:  # a compiler makes one kernel of it all, diagonal and cast too
@@ -247,3 +247,9 @@ def memory_format_of(kernel: Tensor) -> torch.memory_format:
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(kernel.ndim, torch.contiguous_format)
     is_last = not kernel.is_contiguous() and kernel.is_contiguous(memory_format=last)
     return last if is_last else torch.contiguous_format
+
+
+def _format_of_any(kernels: Mapping[str, Tensor]) -> torch.memory_format:
+    """Channels last where any kernel has them last; one of a single tap does not tell."""
+    formats = (memory_format_of(kernel) for kernel in kernels.values())
+    return next((each for each in formats if each != torch.contiguous_format), torch.contiguous_format)

@@ -6,7 +6,7 @@ import time
 import torch
 from torch import nn
 
-from repopt.device import allow_tf32
+from repopt.device import arithmetic
 from repopt.train.recipe import Precision
 
 _WARM = 3  # calls before the clock starts: compilation, and the choice of kernels
@@ -40,14 +40,12 @@ def inference_speed(
         raise ValueError("inference is timed in fp32, tf32 or bf16: give one of them")
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     cuda = device.type == "cuda"
-    allow_tf32(precision != "fp32")
-    torch.backends.cudnn.benchmark = True  # as in training, and whatever ran in this process before
     layout = torch.channels_last if cuda else torch.contiguous_format
     model = model.eval().to(device=device, dtype=dtype, memory_format=layout)  # type: ignore[call-overload]
     images = torch.randn(batch_size, channels, size, size, device=device, dtype=dtype).to(memory_format=layout)
     torch.compiler.reset()
     called = torch.compile(model) if cuda else model
-    with torch.inference_mode():
+    with arithmetic(tf32=precision != "fp32", benchmark=True), torch.inference_mode():
         for _ in range(_WARM):
             called(images)
         _wait(device)

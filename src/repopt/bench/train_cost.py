@@ -96,8 +96,7 @@ def _measured(job: Job, data: DataSet, steps: int, device: torch.device, first: 
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-    subject = build(job, data, device)
-    trainer = Trainer(subject, data, job.recipe, None, device=device)
+    trainer = Trainer(build(job, data, device), data, job.recipe, None, device=device)
     start = time.perf_counter()
     take_steps(trainer, _WARM)
     warm = time.perf_counter()
@@ -110,18 +109,19 @@ def _measured(job: Job, data: DataSet, steps: int, device: torch.device, first: 
         ratio=speed / (first or speed),
         peak_bytes=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
         compile_seconds=warm - start,
-        parameters=sum(param.numel() for param in subject.model.parameters()),
+        parameters=sum(param.numel() for param in trainer.subject.model.parameters()),
     )
 
 
 def take_steps(trainer: Trainer, steps: int) -> None:
     """Takes so many steps, and waits for the device."""
     epoch = taken = 0
-    while taken < steps:
-        for pixels, labels in trainer.batches.pixels(epoch):
-            if taken == steps:
-                break
-            trainer.train_on(pixels, labels, epoch, taken)
-            taken += 1
-        epoch += 1
-    trainer.synchronize()
+    with trainer.arithmetic():
+        while taken < steps:
+            for pixels, labels in trainer.batches.pixels(epoch):
+                if taken == steps:
+                    break
+                trainer.train_on(pixels, labels, epoch, taken)
+                taken += 1
+            epoch += 1
+        trainer.synchronize()

@@ -23,7 +23,7 @@ from repopt.plans.patterns import counted
 from repopt.train.auto_recipe import auto_recipe
 from repopt.train.branch_choice import read_choice
 from repopt.train.notes import about_auto, about_batch, about_split
-from repopt.train.recipe import load_recipe
+from repopt.train.recipe import load_recipe, with_batch_for
 
 _MINUTES = 10.0  # where neither minutes nor epochs are given
 
@@ -128,7 +128,7 @@ def run_study(
     loading = time.perf_counter() - start
     say = _speaker(quiet=quiet or as_json)
     request = {**study.as_json(), "minutes": minutes, "data_digest": data.digest}
-    asked, study = study, _with_batch(study, len(data.train))
+    asked, study = study, replace(study, recipe=with_batch_for(study.recipe, len(data.train)))
     chosen = read_chosen(out, request)
     if chosen is None:
         say("timing a few steps of each method")
@@ -185,10 +185,6 @@ def _speaker(*, quiet: bool) -> Say:
     return say
 
 
-def _with_batch(study: Study, images: int) -> Study:
-    return replace(study, recipe=replace(study.recipe, batch_size=min(study.recipe.batch_size, images)))
-
-
 def _estimate(study: Study, chosen: Chosen) -> str:
     count = len(study.ways) * study.extent.trainings
     names, rates, seeds = ", ".join(way.name for way in study.ways), len(study.rates), study.seeds
@@ -218,7 +214,7 @@ def _write_page(study: Study, out: Path, found: list[Measured], said: list[str],
 
     heads, rows = table_of(found)
     overview = Overview(sentences=said, heads=heads, rows=rows, notes=notes_of(study, found), command=command)
-    runs = [run_folder(out, each.name, each.lr, seed) for each in found for seed in range(study.seeds)]
+    runs = [run_folder(out, each.name, each.lr, seed) for each in found for seed in study.own_seeds]
     finished = [run for run in runs if (run / "summary.json").exists()]
     title = f"{study.model} on {study.data}: which way to train it?"
     try:

@@ -50,7 +50,8 @@ def quantize(
 
     Args:
         run: the run folder.
-        method: ptq only calibrates; qat trains on for some epochs with the rounding in place.
+        method: ptq only calibrates; qat trains on for some epochs, by the run's own optimizer, with the rounding in
+            place.
         backend: x86 writes a program for torch.compile on a CPU, onnxruntime an ONNX file.
         weights: one scale for each output channel, or one for each tensor.
         calibrator: how ptq chooses the range of an activation: histogram (default) or minmax for x86; minmax (default)
@@ -65,7 +66,7 @@ def quantize(
         out: a new folder, RUN/int8 unless given.
         epochs: of qat.
         lr: of qat; a hundredth of the run's unless given.
-        multipliers: of qat: multiply gradients as the run's own training did.
+        multipliers: of qat, for a run of repopt: multiply gradients as its training did.
         limit: keep that many images, for a quick try.
         layers: measure every layer on its own too, all weights, all inputs, and the noise along the depth; for ptq by
             x86.

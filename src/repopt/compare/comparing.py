@@ -56,7 +56,7 @@ def prepared(
     costs = dict[str, Cost]()
     for way in study.ways:
         try:
-            costs[way.name] = tried(study.job(way, study.rates[0], 0), data, device, loading=loading)
+            costs[way.name] = tried(study.job(way, study.rates[0], study.recipe.seed), data, device, loading=loading)
         except (ValueError, TypeError) as error:
             if fixed or way.method == "sgd":  # which any model can be trained by: the model or the data is at fault
                 raise
@@ -99,7 +99,7 @@ def _int8(study: Study, data: DataSet, say: Say) -> tuple[Backend | None, float]
             trouble = trouble or str(error)
             continue
         try:
-            return backend, seconds_to_write(study.job(study.ways[0], study.rates[0], 0), data, setting)
+            return backend, seconds_to_write(study.job(study.ways[0], study.rates[0], study.recipe.seed), data, setting)
         except Exception as error:  # of exporters, which raise anything
             trouble = f"{study.model} cannot be quantized ({str(error).partition(chr(10))[0]})"
     say(f"INT8 is left out: {trouble}")
@@ -122,11 +122,11 @@ def measured(
     work = _Work(study=study, out=out, device=device, say=say, progress=paced(say))
     found = list[Measured]()
     for way in study.ways:
-        first = {rate: work.accuracy(way, rate, 0) for rate in study.rates}
+        first = {rate: work.accuracy(way, rate, study.recipe.seed) for rate in study.rates}
         rate = best_rate(first)
-        others = [work.accuracy(way, rate, seed) for seed in range(1, study.seeds)] if first[rate] is not None else []
-        accuracies = [first[rate], *others]
-        finished = [seed for seed, accuracy in enumerate(accuracies) if accuracy is not None]
+        others = study.own_seeds[1:] if first[rate] is not None else ()
+        accuracies = [first[rate], *(work.accuracy(way, rate, seed) for seed in others)]
+        finished = [seed for seed, reached in zip(study.own_seeds, accuracies, strict=False) if reached is not None]
         runs = [run_folder(out, way.name, rate, seed) for seed in finished]
         records = [read_run(run) for run in runs]
         found.append(

@@ -25,7 +25,7 @@ class Study:
         ways: to train the model.
         recipe: of all trainings, in full; its rate and seed are the first.
         rates: learning rates.
-        seeds: of each way.
+        seeds: how many of each way.
         limit: keep that many images.
         options: of the model.
         branches: of the ways that plan some; as a `Job` takes them.
@@ -44,6 +44,11 @@ class Study:
     @property
     def extent(self) -> Extent:
         return Extent(epochs=self.recipe.epochs, seeds=self.seeds, rates=len(self.rates))
+
+    @property
+    def own_seeds(self) -> range:
+        """The recipe's seed and those after it."""
+        return range(self.recipe.seed, self.recipe.seed + self.seeds)
 
     def job(self, way: Way, rate: float, seed: int) -> Job:
         """One training."""

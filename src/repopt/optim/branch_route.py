@@ -45,7 +45,6 @@ class BranchRoute:
     ) -> None:
         self.plan = plan
         self._planned = PlannedWeights(plan)
-        self._given = kernels
         self._max_norm = max_norm
         self._aliases: dict[Tensor, Tensor] = {}  # of the parameters outside the plan, where gradients are clipped
         self._states: dict[Tensor, Any] = {}
@@ -59,6 +58,8 @@ class BranchRoute:
         self._given_states: list[int] = []  # which dicts the stand-in began a step with
         self._put_away: dict[Tensor, Any] = {}
         check_kernel_names(kernels or {}, plan.blocks)
+        # of the blocks that have not started; where some are given, a block without any is an error
+        self._given = {} if kernels is None else {name: kernels.get(name, {}) for name in plan.operators}
         try:
             self._held(optimizer)
             self._load(optimizer)  # what was loaded before attach
@@ -74,8 +75,9 @@ class BranchRoute:
 
     @property
     def nbytes(self) -> int:
-        """What the branches' kernels take."""
-        return sum(kernel.nbytes for branches in self._blocks.values() for kernel in branches.kernels.values())
+        """What the branches' kernels take, those of blocks that have not started too."""
+        held = (*self._given.values(), *(block.kernels for block in self._blocks.values()))
+        return sum(kernel.nbytes for kernels in held for kernel in kernels.values())
 
     def detach(self, optimizer: Optimizer) -> None:
         for hook in self._hooks:
@@ -261,7 +263,8 @@ class BranchRoute:
                 "fully_shard use SGD or one of repopt.optim"
             )
         self._weights = {}
-        self._blocks[name].start(weight, None if self._given is None else self._given.get(name, {}))
+        self._blocks[name].start(weight, self._given.get(name))
+        self._given.pop(name, None)
         self._adopt(optimizer, name, weight)
 
     def _adopt(self, optimizer: Optimizer, name: str, weight: Tensor) -> None:

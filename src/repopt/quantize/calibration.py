@@ -5,7 +5,6 @@ An activation has one range for all images. An odd image that goes far beyond th
 """
 
 import copy
-from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
@@ -38,6 +37,8 @@ def calibration_batches(trained: Trained, data: DataSet, images: int, batch_size
 def trimmed(model: nn.Module, batches: Sequence[Tensor], share: float) -> list[Tensor]:
     """Leaves out a share of the images: those whose activations go furthest beyond the median image's, at any layer.
 
+    A layer that runs several times counts the largest that an image gives it.
+
     Args:
         model: in the form that is to be quantized; it is left as it is.
         batches: of images as the model takes them.
@@ -45,17 +46,33 @@ def trimmed(model: nn.Module, batches: Sequence[Tensor], share: float) -> list[T
     """
     check_batches(model, batches)
     check_share(share)
-    looked_at, found = copy.deepcopy(model).eval(), defaultdict[str, list[Tensor]](list)
-    for name, layer in looked_at.named_modules():
-        if isinstance(layer, nn.Conv2d | nn.Linear):
-            layer.register_forward_pre_hook(
-                lambda _, inputs, name=name: found[name].append(inputs[0].flatten(1).abs().amax(1).cpu())
-            )
-    device = next(looked_at.parameters()).device
-    for batch in batches:
-        looked_at(batch.to(device))
-    peaks = torch.stack([torch.cat(each) for each in found.values()])  # layers x images
+    looked_at = copy.deepcopy(model).eval()
+    peaks = torch.cat([_peaks(looked_at, batch) for batch in batches], dim=1)
     beyond = (peaks / peaks.median(dim=1, keepdim=True).values.clamp(min=torch.finfo(peaks.dtype).tiny)).amax(0)
     images, size = torch.cat(list(batches)), len(batches[0])
     kept = beyond.argsort()[: max(1, len(images) - round(share * len(images)))].sort().values
     return [images[kept[start : start + size]] for start in range(0, len(kept), size)]
+
+
+def _peaks(model: nn.Module, batch: Tensor) -> Tensor:
+    """The largest input that each image gives each layer, layers x images."""
+    found = dict[str, Tensor]()
+
+    def look(name: str, inputs: tuple[Tensor, ...]) -> None:
+        peaks = inputs[0].flatten(1).abs().amax(1).cpu()
+        if len(peaks) != len(batch):
+            raise ValueError(
+                f"the layer {name!r} takes {len(peaks)} inputs of {len(batch)} images, so which image drives it "
+                "furthest cannot be told: leave --trim out"
+            )
+        found[name] = torch.maximum(peaks, found.get(name, peaks))
+
+    hooks = [
+        layer.register_forward_pre_hook(lambda _, inputs, name=name: look(name, inputs))
+        for name, layer in model.named_modules()
+        if isinstance(layer, nn.Conv2d | nn.Linear)
+    ]
+    model(batch.to(next(model.parameters()).device))
+    for hook in hooks:
+        hook.remove()
+    return torch.stack([found[name] for name in sorted(found)])

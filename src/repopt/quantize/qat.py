@@ -25,12 +25,11 @@ EPOCHS = 10  # the paper's
 
 
 def qat_recipe(trained_by: Recipe, *, epochs: int = EPOCHS, lr: float | None = None) -> Recipe:
-    """The recipe of a fine-tuning: data, loss and decay of the run; a hundredth of its learning rate, no warm-up."""
+    """The recipe of a fine-tuning: data, loss and optimizer of the run, a hundredth of its rate, no warm-up."""
     return dataclasses.replace(
         trained_by,
         epochs=epochs,
         lr=_SLOWER * trained_by.lr if lr is None else lr,
-        optimizer="SGD",
         warmup_epochs=0,
         mixup=0.0,
         ema=0.0,

@@ -11,7 +11,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from repopt.data import DataSet, EvalBatches
-from repopt.device import allow_tf32, environment
+from repopt.device import arithmetic, environment
 from repopt.files import placing_folder, seal_of
 from repopt.models import RepGhostNet, RepOptGhostNet, RepVGG, as_deployed, plain_from_repvgg
 from repopt.plans.planning import Plan, plan
@@ -137,6 +137,7 @@ class _Prepared:
         return score.accuracy
 
 
+@arithmetic(tf32=False)  # both models in float32
 def quantize_run(
     run: str | Path,
     job: QuantizeJob | None = None,
@@ -162,7 +163,6 @@ def quantize_run(
         raise ValueError(f"{str(out)!r} already exists: give another --out")
     prepared = _prepare(run, job, trust=trust)
     say = Console(stderr=True, quiet=quiet, style="dim", highlight=False).print
-    allow_tf32(False)  # both models in float32
     say(f"evaluating the float model on {len(prepared.data.val):,} images")
     before = prepared.accuracy(prepared.trained.model, device)
     record = {**_about(run, job, prepared), "float_accuracy": before}
@@ -202,17 +202,21 @@ def _prepare(run: Path, job: QuantizeJob, *, trust: bool) -> _Prepared:
         form=form,
         model=model,
         training=qat_recipe(recipe, epochs=job.epochs, lr=job.lr) if job.method == "qat" else None,
-        plan=_plan_of(run, model, form) if job.multipliers else None,
+        plan=_plan_of(run, recipe, model, form) if job.multipliers else None,
     )
 
 
-def _plan_of(run: Path, model: nn.Module, form: Form) -> Plan:
+def _plan_of(run: Path, recipe: Recipe, model: nn.Module, form: Form) -> Plan:
     """The plan that a run was trained with, on its model."""
     info, scales = read_info(run), run / "scales.safetensors"
     if info.method != "repopt" or form != "trained" or not scales.exists():
         raise ValueError(
             f"{str(run)!r} is a run of {info.method}, to be quantized in its {form} form: multipliers are for a run of "
             "repopt, in the form that it was trained in"
+        )
+    if recipe.rules == "initialization":
+        raise ValueError(
+            f"{str(run)!r} was trained without multipliers, by its recipe's rules: leave --multipliers out"
         )
     return plan(model, as_branches(chosen(info.branches, model)), scales=scales)
 

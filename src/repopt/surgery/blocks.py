@@ -87,7 +87,7 @@ class LinearAdditionBlock(nn.Module):
     def merged(self) -> LinearOperator:
         """The plain operator with the equivalent kernel."""
         plain = copy.deepcopy(self._plain[0])
-        trained = any(kernel.requires_grad for kernel in self.kernels.values())
+        trained = any(param.requires_grad for param in self.parameters() if param is not self.bias)
         plain.weight = nn.Parameter(self.weight, requires_grad=trained)
         plain.bias = self.merged_bias()
         plain.train(self.training)
@@ -101,7 +101,7 @@ class LinearAdditionBlock(nn.Module):
     def _parameter(self, tensor: Tensor, weight: Tensor) -> nn.Parameter:
         own = tensor.detach().to(weight, copy=True)
         if own.ndim == weight.ndim:
-            own = own.contiguous(memory_format=_memory_format_of(weight))
+            own = own.contiguous(memory_format=csla.memory_format_of(weight))
         return nn.Parameter(own, requires_grad=weight.requires_grad)
 
 
@@ -250,13 +250,6 @@ class BranchBlock(LinearAdditionBlock):
 
     def _affine(self, norm: nn.Module) -> tuple[Tensor, Tensor]:
         return norm_affine(norm, like=self.ones)
-
-
-def _memory_format_of(weight: Tensor) -> torch.memory_format:
-    for dims, memory_format in ((4, torch.channels_last), (5, torch.channels_last_3d)):
-        if weight.ndim == dims and not weight.is_contiguous() and weight.is_contiguous(memory_format=memory_format):
-            return memory_format
-    return torch.contiguous_format
 
 
 def _without_parameters(operator: LinearOperator) -> LinearOperator:

@@ -32,7 +32,6 @@ class World:
 
     rank: int = 0
     size: int = 1
-    local_rank: int = 0
 
     @property
     def is_first(self) -> bool:
@@ -131,7 +130,7 @@ def joined(device: str) -> Iterator[tuple[World, torch.device]]:
     heartbeat = Heartbeat(rank=dist.get_rank(), size=size)
     heartbeat.start()
     try:
-        yield World(rank=dist.get_rank(), size=size, local_rank=local_rank), chosen
+        yield World(rank=dist.get_rank(), size=size), chosen
     except RuntimeError as error:
         if not _is_about_a_rank(error):
             raise

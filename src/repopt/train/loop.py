@@ -8,7 +8,8 @@ import math
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict
+from contextlib import AbstractContextManager
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from repopt.data import DataSet, EvalBatches, TrainBatches
-from repopt.device import allow_tf32
+from repopt.device import arithmetic
 from repopt.train.best_weights import BestWeights
 from repopt.train.checkpoint import Position, random_state, set_random_state
 from repopt.train.compiling import compiled
@@ -73,9 +74,8 @@ class Trainer:
             self.batches, self.evaluation = self._make_batches(data)
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-            torch.backends.cudnn.benchmark = True
-            allow_tf32(recipe.precision != "fp32")
         self.optimizer = self._make_optimizer()
+        self.subject = replace(subject, kernels=None)  # the optimizer has its own by now
         self.step = self._make_step()
         self.ema = moving_average(subject.model, recipe.ema)
 
@@ -164,6 +164,10 @@ class Trainer:
         if len(ranks) == self.world.size:
             set_random_state(ranks[self.world.rank]["random"], self.device)
 
+    def arithmetic(self) -> AbstractContextManager[None]:
+        """How steps and evaluations compute; around calls of `train_on`."""
+        return arithmetic(tf32=self.recipe.precision != "fp32", benchmark=True)
+
     def fit(self) -> dict[str, Any]:
         """Trains to the end of the recipe, and returns the summary."""
         if self.position == Position.start():
@@ -177,7 +181,7 @@ class Trainer:
             quiet=self._quiet or not self.world.is_first,
         )
         record: dict[str, Any] = {}
-        with stop, progress:
+        with self.arithmetic(), stop, progress:
             while self.position.epoch < self.recipe.epochs:
                 record = self._epoch(stop, progress)
                 progress.epoch(record)

@@ -11,7 +11,7 @@ from repopt.data.folder import images_in, why_no_file
 from repopt.data.images import Images
 from repopt.data.loaders import EvalBatches
 from repopt.data.processes import decode
-from repopt.device import allow_tf32, chosen_device
+from repopt.device import arithmetic, chosen_device
 from repopt.train.runs import image_format, load_run, run_recipe
 from repopt.train.step import autocast
 
@@ -57,7 +57,6 @@ def predict_run(
         raise ValueError(f"--top must be at least 1, not {top}")
     paths, chosen = _files(images), chosen_device(device)
     trained, recipe = load_run(folder, best=best, trust=trust), run_recipe(folder)
-    allow_tf32(recipe.precision != "fp32")
     model, found = trained.model.to(chosen), list[Prediction]()
     names = trained.config["classes"]
     for first in range(0, len(paths), recipe.eval_batch):
@@ -67,7 +66,7 @@ def predict_run(
             raise ValueError(f"{str(some[place])!r} is not a readable image ({reason}): replace it, or leave it out")
         unlabelled = Images(pixels=pixels, labels=torch.zeros(len(some), dtype=torch.int64))
         batches = EvalBatches(unlabelled, batch_size=len(some), device=chosen, **image_format(trained))
-        with autocast(recipe, chosen):
+        with arithmetic(tf32=recipe.precision != "fp32"), autocast(recipe, chosen):
             logits = torch.cat([model(x) for x, _ in batches])
         likely = logits.double().softmax(1).topk(min(top, len(names)))
         found += [

@@ -4,6 +4,7 @@ On SIGTERM, SIGINT, SIGHUP and SIGUSR1 the loop finishes its step, writes a last
 """
 
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -172,7 +173,7 @@ class StopOnSignal:
     """A context in which the first signal to stop is noted, and a later one does what it would have done before.
 
     torchrun passes on a signal that the terminal has already sent to all processes, so a second one within a second
-    counts as the same.
+    counts as the same. Python hands signals to the main thread alone: in any other, none is noted.
     """
 
     def __init__(self) -> None:
@@ -181,6 +182,8 @@ class StopOnSignal:
         self._before: dict[int, Callable[..., Any] | int | None] = {}
 
     def __enter__(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves it
                 self._before[number] = signal.signal(number, self._note)

@@ -249,6 +249,13 @@ def lr_at(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
     return highest * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, total - warmup)))
 
 
+def with_batch_for(recipe: Recipe, images: int, processes: int = 1) -> Recipe:
+    """The recipe, with a batch no larger than the data, in equal parts for processes and accumulation."""
+    parts = processes * recipe.accumulate
+    fits = images // parts * parts
+    return dataclasses.replace(recipe, batch_size=fits) if fits and images < recipe.batch_size else recipe
+
+
 def freeze_step(recipe: Recipe, steps_per_epoch: int) -> float:
     """The step, counted from 0, before which scales that are learned are frozen; infinity for those of a search."""
     if recipe.freeze_at is None:

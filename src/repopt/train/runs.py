@@ -27,7 +27,7 @@ from filelock import BaseFileLock, FileLock, Timeout
 from torch import nn
 
 from repopt.data import DataSet, EvalBatches, load_data
-from repopt.device import allow_tf32
+from repopt.device import arithmetic
 from repopt.files import read_as, read_lines_as, remove_unfinished, replacing
 from repopt.models import create_model
 from repopt.models import load_checkpoint as load_weights
@@ -314,12 +314,11 @@ def evaluate_run(
     trained, recipe = load_run(folder, best=best, trust=trust), run_recipe(folder)
     found = run_data(folder, data, limit=limit)
     check_data(trained, found)
-    with joined(device) as (world, chosen):
+    with joined(device) as (world, chosen), arithmetic(tf32=recipe.precision != "fp32"):
         own = image_format(trained)
         world.check_alike(
             {"sizes": sizes, "images": len(found.val), "the digest of the data": found.digest[:12], **own}
         )
-        allow_tf32(recipe.precision != "fp32")
         model = trained.model.to(chosen)
         scores = {}
         for size in sizes or (own["size"],):

@@ -33,7 +33,7 @@ from repopt.train.loop import Trainer
 from repopt.train.methods import LEARN, METHODS, Method, Subject, counterpart, make_subject, searched_scales
 from repopt.train.notes import about_batch, about_length, about_split
 from repopt.train.progress import Clock
-from repopt.train.recipe import Recipe, on_cuda_unless_given
+from repopt.train.recipe import Recipe, on_cuda_unless_given, with_batch_for
 from repopt.train.records import read_info, read_json
 from repopt.train.runs import RunFolder, run_recipe
 
@@ -141,13 +141,15 @@ def _train(
     if resume:
         world.shared(lambda: _check_data(job, data, folder))
     else:
-        asked, job = job.recipe.batch_size, _with_batch(job, data, world)
-        notes.append(about_batch(asked, job.recipe, data))
+        asked = job.recipe
+        job = dataclasses.replace(job, recipe=with_batch_for(asked, len(data.train), world.size))
+        notes.append(about_batch(asked.batch_size, job.recipe, data))
     subject = build(job, data, device)
     if not resume:
         notes += _about_branches(job, subject)
     world.check_alike(_made(data, subject))
     trainer = Trainer(subject, data, job.recipe, folder, device=device, world=world, clock=clock, quiet=quiet)
+    subject = trainer.subject
     info = _info(job, data, subject, device, world)
     if folder is not None:
         if not resume:
@@ -179,15 +181,6 @@ def _with_freeze(job: Job) -> Job:
     if job.scales != LEARN or job.recipe.freeze_at is not None:
         return job
     return dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, freeze_at=_FREEZE_AT))
-
-
-def _with_batch(job: Job, data: DataSet, world: World) -> Job:
-    """The job, with a batch no larger than the data, in equal parts for the processes."""
-    parts = world.size * job.recipe.accumulate
-    fits = len(data.train) // parts * parts
-    if job.recipe.batch_size <= len(data.train) or not fits:
-        return job
-    return dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, batch_size=fits))
 
 
 def _lengthened(job: Job, folder: RunFolder, trainer: Trainer) -> str | None:
