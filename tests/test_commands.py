@@ -180,7 +180,12 @@ def test_no_notes_are_printed_of_a_run_that_cannot_start(words, trouble, tmp_pat
 
 @pytest.mark.parametrize(
     "words",
-    ["--model other_nets:small --model-args width=4", "--strides 1 2 2 1 2", "--method csla --branches repvgg"],
+    [
+        "--model other_nets:small --model-args width=4",
+        "--strides 1 2 2 1 2",
+        "--model-args strides=1,2,2,1,2",
+        "--method csla --branches repvgg",
+    ],
 )
 def test_without_scales_that_ship_the_depth_sets_them_and_a_line_says_so(words, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -17,8 +17,9 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("REPOPT_CACHE", str(tmp_path / "cache"))
 
 
-def test_a_folder_in_memory_is_decoded_and_batched(tmp_path):
-    source = f"folder:{class_folders(tmp_path / 'pets', 6, 3)}"
+@pytest.mark.parametrize("kind", ["folder:", ""])
+def test_a_folder_in_memory_is_decoded_and_batched(tmp_path, kind):
+    source = f"{kind}{class_folders(tmp_path / 'pets', 6, 3)}"
     decoding, batches = measure_data(source, Recipe(batch_size=5, size=8), device=CPU, steps=3)
     assert (decoding.stage, decoding.images) == ("decoding", 18)
     assert (batches.stage, batches.images) == ("batches", 20)  # two epochs of two batches

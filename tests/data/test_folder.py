@@ -1,4 +1,5 @@
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -72,6 +73,27 @@ def test_the_second_start_reads_the_cache(tmp_path, own_cache):
     assert entry.stat().st_mtime_ns == written
     assert load_data(f"folder:{root}", size=8, cache=tmp_path / "other").digest == first.digest
     assert len(list((tmp_path / "other").iterdir())) == 1
+
+
+def test_a_file_that_could_not_be_read_is_tried_again(tmp_path, own_cache):
+    """As after a slip of its rights: neither its size nor its time has changed."""
+    root = class_folders(tmp_path / "pets", endings=(".png",))
+    shot = next((root / "train").rglob("*.png"))
+    content, before = shot.read_bytes(), shot.stat()
+    shot.write_bytes(bytes(len(content)))
+    with pytest.raises(ValueError, match="1 of 18 images"):
+        load_data(f"folder:{root}", size=8)
+    shot.write_bytes(content)
+    os.utime(shot, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert len(load_data(f"folder:{root}", size=8).train) == 12
+
+
+def test_hidden_folders_in_a_class_are_left_alone(tmp_path):
+    root = class_folders(tmp_path / "pets")
+    (root / "train" / "cat" / ".thumbs").mkdir()
+    shot = next(path for path in (root / "train").rglob("*") if path.is_file())
+    shutil.copy(shot, root / "train" / "cat" / ".thumbs")
+    assert len(load_data(f"folder:{root}", size=8).train) == 12
 
 
 def test_a_changed_file_or_another_side_is_decoded_anew(tmp_path, own_cache):

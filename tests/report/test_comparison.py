@@ -1,5 +1,6 @@
 import pytest
 
+from repopt.plans.scales import Scales
 from repopt.report.comparison import differing_fields, group_runs, mean_and_deviation, shared_fields
 from repopt.report.figures import mean_curve
 from repopt.train.records import read_run
@@ -30,6 +31,15 @@ def test_runs_that_differ_in_the_seed_alone_stand_together(tmp_path):
 )
 def test_what_is_not_the_same_is_not_averaged_and_stands_in_the_label(tmp_path, one, other, expected):
     assert labels([write_run(tmp_path / "one", **one), write_run(tmp_path / "other", seed=1, **other)]) == expected
+
+
+def test_runs_with_other_scales_or_a_trained_start_are_not_averaged(tmp_path):
+    runs = [write_run(tmp_path / str(seed), seed=seed) for seed in range(3)]
+    for run, scale in zip(runs, (1.0, 1.0, 2.0), strict=True):
+        Scales({"conv": {"conv3x3": scale}}).save(run / "scales.safetensors")
+    runs.append(write_run(tmp_path / "3", seed=3, weights="pretrained.safetensors"))
+    groups = group_runs(map(read_run, runs))
+    assert [[run.info.seed for run in group.runs] for group in groups] == [[0, 1], [2], [3]]
 
 
 def test_what_most_have_in_common_is_not_in_their_labels(tmp_path):

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import nn
 
+import repopt.train.loop
 from made_up import small_job
 from repopt.data import load_data
 from repopt.surgery.conversion import merge
@@ -21,6 +22,7 @@ from repopt.train.methods import METHODS
 from repopt.train.objective import Objective
 from repopt.train.progress import StopOnSignal, StoppedError
 from repopt.train.recipe import demo, lr_at
+from repopt.train.records import read_run
 from repopt.train.runs import RunFolder, evaluate_run, load_run
 from repopt.train.step import Totals, TrainStep, mixed_share
 from repopt.train.training import Job, build, train_run
@@ -112,6 +114,7 @@ def test_mixing_changes_with_the_step_and_not_with_the_run():
     shares = [[mixed_share(run.recipe, 0, step, CPU).item() for step in range(4)] for run in runs]
     assert shares[0] == shares[1]
     assert len(set(shares[0])) == 4
+    assert 0 < mixed_share(dataclasses.replace(runs[0].recipe, seed=-1), 0, 0, CPU).item() < 1
 
 
 def test_the_average_is_the_moving_average_of_the_weights_and_starts_at_the_first():
@@ -204,6 +207,15 @@ def test_a_moving_average_of_branches_is_merged_as_the_model_is(tmp_path, method
     model, averaged = (load_file(tmp_path / f"{name}.safetensors") for name in ("model", "model_ema"))
     assert averaged.keys() == model.keys()
     assert any(not torch.equal(averaged[name], model[name]) for name in model)
+
+
+@pytest.mark.parametrize("steps", [1, 3, 5])
+def test_epochs_shorter_than_the_warm_up_have_a_speed_that_a_machine_can_have(tmp_path, monkeypatch, steps):
+    monkeypatch.setattr(repopt.train.loop, "compiled", lambda model, tuned: model)  # only the clock is looked at
+    recipe = dataclasses.replace(BASE, epochs=3, compile=True)
+    data = f"fake:{steps * recipe.batch_size},4,16"
+    train_run(Job(method="sgd", model="repopt_vgg_nano", data=data, recipe=recipe), tmp_path, device="cpu", quiet=True)
+    assert all(0 < epoch.images_per_second < 1e7 for epoch in read_run(tmp_path).epochs)
 
 
 def test_the_mode_of_the_model_survives_an_evaluation():

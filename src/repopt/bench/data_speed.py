@@ -16,6 +16,7 @@ import torch
 
 from repopt.bench.train_cost import measure_training
 from repopt.data import Augmentation, DataSet, Images, TrainBatches, load_data
+from repopt.data.datasets import kind_of
 from repopt.data.folder import read_folder
 from repopt.data.loaders import Batch
 from repopt.data.processes import cores, decode
@@ -77,8 +78,9 @@ def measure_data(
         raise ValueError(f"steps must be at least 1, not {steps}")
     data = load_data(source, size=recipe.size, limit=limit)
     speeds = []
-    if source.startswith("folder:") and isinstance(data.train, Images):
-        speeds.append(_decoding(Path(source.removeprefix("folder:")).expanduser(), data.size, limit))
+    kind, path = kind_of(source)
+    if kind == "folder" and isinstance(data.train, Images):
+        speeds.append(_decoding(Path(path).expanduser(), data.size, limit))
     speeds.append(_batches(data, recipe, device, steps))
     if model is not None:
         plain, side = dataclasses.asdict(Augmentation()), recipe.size or data.size

@@ -161,7 +161,7 @@ def bench_data(
     Example: repopt bench data --data PATH --recipe small --model repopt_vgg_b1
 
     Args:
-        data: digits, cifar10:PATH, cifar100:PATH, folder:PATH or fake:N,C,SIZE.
+        data: a folder of images, digits, cifar10:PATH, cifar100:PATH or fake:N,C,SIZE.
         model: a plain model to time beside the data, on noise held on the device; none unless given.
         model_args: arguments of the model, as key=value: numbers, true, false or text.
         branches: of the imagined blocks: repvgg, acnet or a .toml file; those that the model declares unless given, and
@@ -172,8 +172,8 @@ def bench_data(
         device: auto is CUDA if there is one.
         out: a CSV file to append the figures to.
         json: print JSON instead of a table.
-        recipe: auto (demo for digits, imagenet for folders, else small), a name, or a .toml file; every flag below is
-            one of its fields, with its default.
+        recipe: auto (follows the number and size of the images), a name, or a .toml file; every flag below is one of
+            its fields, with its default.
         fields: the recipe's fields.
     """
     chosen = chosen_device(device)

@@ -65,8 +65,9 @@ def train(
             its fields, with its default.
         fields: the recipe's fields.
     """
-    planned = read_choice(branches)
-    shipped = shipped_scales(model, changed=strides is not None or planned is not None)
+    planned, options = read_choice(branches), model_options(model_args)
+    options |= {} if strides is None else {"strides": strides}
+    shipped = shipped_scales(model, changed=bool(options.keys() - {"se"}) or planned is not None)
     default = shipped or "depth" if method in ("repopt", "csla") else None
     job = Job(
         method=method,
@@ -77,11 +78,7 @@ def train(
         weights=weights,
         limit=limit,
         broken=broken,
-        options={
-            **({} if strides is None else {"strides": strides}),
-            **({"se": True} if se else {}),
-            **model_options(model_args),
-        },
+        options={**options, **({"se": True} if se else {})},
         branches=planned,
     )
     notes = notes_before(job, out, auto=recipe == "auto", resume=resume, chosen=scales is None)

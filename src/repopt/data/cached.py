@@ -44,7 +44,8 @@ def cached(
     found = _load(entry)
     if found is None:
         found = make()
-        _save(entry, *found)
+        if not found[1]:  # what could not be read now may be read the next time, when the disk or its rights are mended
+            _save(entry, *found)
     return found
 
 

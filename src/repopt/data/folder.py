@@ -160,7 +160,7 @@ def images_in(folder: Path) -> list[Path]:
         inside = [Path(place), *Path(place).parents[: len(Path(place).relative_to(folder).parts)]]
         if len({os.path.realpath(each) for each in inside}) < len(inside):
             raise ValueError(f"{place!r} leads back to a folder around it: remove the link")
-        folders.sort()  # os.walk goes on in this order
+        folders[:] = sorted(name for name in folders if not name.startswith("."))  # os.walk goes on with these
         found += [
             Path(place, name) for name in sorted(names) if name.lower().endswith(ENDINGS) and not name.startswith(".")
         ]

@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from repopt.files import seal_of
 from repopt.train.records import RunRecord
 
 # names for a reader, in the order of the page
@@ -149,8 +150,15 @@ def _setting(run: RunRecord) -> str:
     info = run.info
     recipe = {field: value for field, value in run.recipe.items() if field not in _PER_RUN}
     traits = [trait(run) for trait in (*_SUBJECTS, *_SETTINGS)]
-    given = [info.method, info.options, info.branches, info.parameters]
+    given = [info.method, info.options, info.branches, info.parameters, info.weights is None, _given_scales(run)]
     return _text([*given, info.data_digest, info.train_images, info.val_images, traits, recipe])
+
+
+def _given_scales(run: RunRecord) -> str | None:
+    """A digest of the scales that a run was given; None where it found its own, or has none."""
+    file = run.folder / "scales.safetensors"
+    found_its_own = run.info.method == "search" or run.recipe.get("freeze_at") is not None
+    return None if found_its_own or not file.exists() else seal_of(file)
 
 
 def _labels(runs: Sequence[RunRecord]) -> list[str]:

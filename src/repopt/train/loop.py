@@ -67,7 +67,7 @@ class Trainer:
         self.execution = settled(recipe, subject, data, device, self.world)
         self.position = Position.start()
         self._saved_at, self._save_seconds = time.monotonic(), 0.0
-        self._warm, self._last_saved = False, "none yet"
+        self._warm, self._warmed, self._last_saved = False, 0, "none yet"
         self._best = BestWeights(None if folder is None else folder.path)
         self._write_scalars = scalar_writer(None if folder is None else folder.path)
         with self.clock.measure("data"):
@@ -189,18 +189,18 @@ class Trainer:
 
     def _epoch(self, stop: StopOnSignal, progress: RunProgress) -> dict[str, Any]:
         steps, epoch = len(self.batches), self.position.epoch
-        measured_from, trained_before = self.position.step, self.clock.train
+        measured_from, trained_before, began = self.position.step, self.clock.train, self.clock.compile
         self._since = time.perf_counter()
         batches = self.batches.pixels(epoch, self.position.step)
         for number, (pixels, labels) in enumerate(batches, start=self.position.step):
             if self.subject.searching and epoch * steps + number >= freeze_step(self.recipe, steps):
                 self._count_seconds()
                 self._freeze()
-                measured_from, trained_before = number, self.clock.train
+                measured_from, trained_before, began = number, self.clock.train, self.clock.compile
             self.train_on(pixels, labels, epoch, number)
             self.position.step = number + 1
             progress.step(epoch * steps + number + 1)
-            if self._has_just_warmed_up(number - measured_from):
+            if self._has_just_warmed_up():
                 measured_from, trained_before = number + 1, self.clock.train
             checked = (number + 1) % _CHECK_EVERY == 0 or number + 1 == steps
             self._heed(stop, checked or self.device.type == "cpu")
@@ -210,7 +210,8 @@ class Trainer:
                 self._since = time.perf_counter()
         self._check_loss()
         self._count_seconds()
-        measured = self.clock.train - trained_before
+        # of steps that all warmed up, the time of compilation is all there is
+        measured = self.clock.train - trained_before or self.clock.compile - began
         return self._finish_epoch((steps - measured_from) * self.recipe.batch_size / max(measured, 1e-9))
 
     def _freeze(self, scales: Mapping[str, Mapping[str, Tensor]] | None = None) -> None:
@@ -227,14 +228,15 @@ class Trainer:
         self.subject = frozen(self.subject, self.optimizer, scales)
         self.step = self._make_step()
         self.step.scaler, self.step.totals = scaler, totals
-        self._warm = False
+        self._warm, self._warmed = False, 0
         if self.ema is not None:
             self.ema.module = merge(self.ema.module, inplace=True)
 
-    def _has_just_warmed_up(self, taken: int) -> bool:
+    def _has_just_warmed_up(self) -> bool:
         """Whether compilation and capture ended with this step; their time is counted apart."""
         late = self.execution.graph or self.execution.compiled
-        if self._warm or not late or taken < _WARM_STEPS:
+        self._warmed += 1
+        if self._warm or not late or self._warmed <= _WARM_STEPS:
             return False
         self.synchronize()
         self._warm = True

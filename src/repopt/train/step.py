@@ -162,7 +162,7 @@ def mixed_share(recipe: Recipe, epoch: int, step: int, device: torch.device) -> 
     """The share that mixup leaves of an image, a function of seed and step; None without mixup."""
     if not recipe.mixup:
         return None
-    share = np.random.default_rng((recipe.seed, epoch, step)).beta(recipe.mixup, recipe.mixup)
+    share = np.random.default_rng((recipe.seed % 2**64, epoch, step)).beta(recipe.mixup, recipe.mixup)
     return torch.tensor(share, dtype=torch.float32, device=device)
 
 
