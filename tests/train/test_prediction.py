@@ -11,7 +11,8 @@ from PIL import Image
 
 from data.pictures import class_folders, picture
 from repopt.cli import main
-from repopt.data import load_data
+from repopt.data import folder, load_data
+from repopt.train import prediction
 from repopt.train.prediction import predict_run
 from repopt.train.recipe import demo
 from repopt.train.runs import evaluate_run
@@ -43,6 +44,33 @@ def test_it_sees_what_evaluation_counts(trained_run, digits):
     for each in found:
         assert sum(each.probabilities) == pytest.approx(1)
         assert list(each.probabilities) == sorted(each.probabilities, reverse=True)
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_it_crops_as_evaluation_does_also_where_files_are_streamed(tmp_path, monkeypatch, resident):
+    if not resident:
+        defaults = {**folder.read_folder.__kwdefaults__, "resident": 0}
+        monkeypatch.setattr(folder.read_folder, "__kwdefaults__", defaults)
+        monkeypatch.setattr(prediction, "is_large", lambda *_: True)
+    root = class_folders(tmp_path / "pets", size=(60, 40))
+    recipe = replace(demo(), epochs=6, warmup_epochs=0, batch_size=4, lr=0.02, size=16, eval_size=24, workers=0)
+    recipe = replace(recipe, eval_share=0.7)
+    job = Job(method="sgd", model="repopt_vgg_nano", data=f"folder:{root}", recipe=recipe)
+    train_run(job, tmp_path / "run", device="cpu", quiet=True)
+    (score,) = evaluate_run(tmp_path / "run", device="cpu").values()
+    found = predict_run(tmp_path / "run", [root / "val"], top=2, device="cpu")
+    shares = [dict(zip(each.classes, each.probabilities, strict=True))[each.image.parent.name] for each in found]
+    assert -torch.tensor(shares).log().mean().item() == pytest.approx(score.loss, rel=1e-4)
+
+
+def test_other_images_than_the_run_s_are_evaluated_whole(tmp_path):
+    root = class_folders(tmp_path / "pets")
+    recipe = replace(demo(), epochs=1, warmup_epochs=0, batch_size=4, size=16)
+    job = Job(method="sgd", model="repopt_vgg_nano", data=f"folder:{root}", recipe=recipe)
+    train_run(job, tmp_path / "run", device="cpu", quiet=True)
+    for limit, images in ((None, 12), (4, 4)):  # class folders alone, of which a training would hold out a tenth
+        (score,) = evaluate_run(tmp_path / "run", f"folder:{root / 'train'}", limit=limit, device="cpu").values()
+        assert score.images == images
 
 
 def test_photos_get_the_names_of_their_folders_also_by_the_best_weights(tmp_path, monkeypatch, capsys):

@@ -56,7 +56,7 @@ def read_folder(
     paths, listing = train.paths + val.paths, _digest(path, train, val)
     missing = {place: reason for place, each in enumerate(paths) if (reason := why_no_file(each)) is not None}
     size = size or _common_side([each for place, each in enumerate(train.paths) if place not in missing]) or SIZE
-    large = len(paths) * 3 * size * size > resident
+    large = is_large(len(paths), size, resident)
     first = len(train) if large and broken == "raise" else 0
     there = [place for place in range(first, len(paths)) if place not in missing]
     files = [paths[place] for place in there]
@@ -80,6 +80,11 @@ def read_folder(
         listing=listing,
         held_out=splits.held_out,
     )
+
+
+def is_large(images: int, size: int, resident: int = RESIDENT) -> bool:
+    """Whether so many images of a side are streamed from their files, and not held in memory."""
+    return images * 3 * size * size > resident
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,6 +87,16 @@ class Splits:
     held_out: str | None = None
 
 
+def together(first: Images | ImageFiles, second: Images | ImageFiles) -> Images | ImageFiles:
+    """The images of two splits, both in memory or both files."""
+    labels = torch.cat([first.labels, second.labels])
+    if isinstance(first, ImageFiles) and isinstance(second, ImageFiles):
+        return ImageFiles(paths=first.paths + second.paths, labels=labels)
+    if isinstance(first, Images) and isinstance(second, Images):
+        return Images(pixels=torch.cat([first.pixels, second.pixels]), labels=labels)
+    raise TypeError("one split is in memory and the other is files")
+
+
 def balanced(labels: Tensor, count: int) -> Tensor:
     """The rows of `count` images, balanced over the classes: always the same ones, in ascending order.
 

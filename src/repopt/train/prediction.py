@@ -7,11 +7,12 @@ from pathlib import Path
 import torch
 
 from repopt.data.decoding import ENDINGS
-from repopt.data.folder import images_in, why_no_file
-from repopt.data.images import Images
+from repopt.data.folder import images_in, is_large, why_no_file
+from repopt.data.images import ImageFiles, Images
 from repopt.data.loaders import EvalBatches
 from repopt.data.processes import decode
 from repopt.device import arithmetic, chosen_device
+from repopt.train.records import read_info
 from repopt.train.runs import image_format, load_run, run_recipe
 from repopt.train.step import autocast
 
@@ -57,15 +58,15 @@ def predict_run(
         raise ValueError(f"--top must be at least 1, not {top}")
     paths, chosen = _files(images), chosen_device(device)
     trained, recipe = load_run(folder, best=best, trust=trust), run_recipe(folder)
+    info = read_info(folder)
+    streamed = info.data_listing is not None and is_large(info.train_images + info.val_images, info.image_size)
     model, found = trained.model.to(chosen), list[Prediction]()
     names = trained.config["classes"]
     for first in range(0, len(paths), recipe.eval_batch):
         some = paths[first : first + recipe.eval_batch]
-        pixels, broken = decode(some, trained.config["size"])
-        for place, reason in broken.items():
-            raise ValueError(f"{str(some[place])!r} is not a readable image ({reason}): replace it, or leave it out")
-        unlabelled = Images(pixels=pixels, labels=torch.zeros(len(some), dtype=torch.int64))
-        batches = EvalBatches(unlabelled, batch_size=len(some), device=chosen, **image_format(trained))
+        files = ImageFiles(paths=tuple(some), labels=torch.zeros(len(some), dtype=torch.int64))
+        shown = files if streamed else _held(files, trained.config["size"])
+        batches = EvalBatches(shown, batch_size=len(some), device=chosen, **image_format(trained))
         with arithmetic(tf32=recipe.precision != "fp32"), autocast(recipe, chosen):
             logits = torch.cat([model(x) for x, _ in batches])
         likely = logits.double().softmax(1).topk(min(top, len(names)))
@@ -76,6 +77,14 @@ def predict_run(
             for path, labels, shares in zip(some, likely.indices.tolist(), likely.values.tolist(), strict=True)
         ]
     return found
+
+
+def _held(files: ImageFiles, size: int) -> Images:
+    """The images as a folder that is held in memory has them."""
+    pixels, broken = decode(files.paths, size)
+    for place, reason in broken.items():
+        raise ValueError(f"{str(files.paths[place])!r} is not a readable image ({reason}): replace it, or leave it out")
+    return Images(pixels=pixels, labels=files.labels)
 
 
 def _files(images: Sequence[str | Path]) -> list[Path]:

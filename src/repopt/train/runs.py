@@ -18,7 +18,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from filelock import BaseFileLock, FileLock, Timeout
 from torch import nn
 
 from repopt.data import DataSet, EvalBatches, load_data
+from repopt.data.images import balanced, together
 from repopt.device import arithmetic
 from repopt.files import read_as, read_lines_as, remove_unfinished, replacing
 from repopt.models import create_model
@@ -314,6 +315,9 @@ def evaluate_run(
     trained, recipe = load_run(folder, best=best, trust=trust), run_recipe(folder)
     found = run_data(folder, data, limit=limit)
     check_data(trained, found)
+    if data is not None and found.held_out is not None:  # it is evaluated on whole, and nothing held out
+        every = together(found.train, found.val)
+        found = replace(found, val=every if limit is None else every.take(balanced(every.labels, limit)))
     with joined(device) as (world, chosen), arithmetic(tf32=recipe.precision != "fp32"):
         own = image_format(trained)
         world.check_alike(
