@@ -120,11 +120,8 @@ def read_sealed(path: Path, *, unsealed_too: bool = False) -> tuple[dict[str, Te
         ValueError: it does not hold what was written.
     """
     check_file(path)
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata, tensors = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"{str(path)!r} is damaged, or not a safetensors file ({error})") from error
+    with _opened(path) as file:
+        metadata, tensors = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     seal = metadata.pop(_SEAL, None)
     if not (unsealed_too and seal is None) and seal != _digest(tensors, metadata):
         raise ValueError(f"{str(path)!r} is damaged: it does not hold what was written")
@@ -134,8 +131,17 @@ def read_sealed(path: Path, *, unsealed_too: bool = False) -> tuple[dict[str, Te
 
 def seal_of(path: Path) -> str | None:
     """The digest that such a file carries, as it stands there; None for a file without one."""
-    with safe_open(path, framework="pt") as file:
+    with _opened(path) as file:
         return (file.metadata() or {}).get(_SEAL)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except SafetensorError as error:
+        raise ValueError(f"{str(path)!r} is damaged, or not a safetensors file ({error})") from error
 
 
 def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:

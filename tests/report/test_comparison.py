@@ -40,6 +40,9 @@ def test_runs_with_other_scales_or_a_trained_start_are_not_averaged(tmp_path):
     runs.append(write_run(tmp_path / "3", seed=3, weights="pretrained.safetensors"))
     groups = group_runs(map(read_run, runs))
     assert [[run.info.seed for run in group.runs] for group in groups] == [[0, 1], [2], [3]]
+    (runs[0] / "scales.safetensors").write_text("x")
+    with pytest.raises(ValueError, match=r"scales.safetensors' is damaged, or not a safetensors file"):
+        group_runs(map(read_run, runs))
 
 
 def test_what_most_have_in_common_is_not_in_their_labels(tmp_path):

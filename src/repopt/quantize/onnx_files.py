@@ -8,9 +8,8 @@ turns into integer kernels.
 import contextlib
 import importlib
 import io
-import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from repopt.files import replacing
+from repopt.quantize.quiet import quiet_logs
 
 _OLDEST_TORCH = "2.11"
 IMAGES, LOGITS = "images", "logits"
@@ -107,17 +107,6 @@ def onnx_runner(path: str | Path, *, optimize: bool = True) -> Callable[[Tensor]
         return torch.from_numpy(logits)
 
     return run
-
-
-@contextlib.contextmanager
-def quiet_logs() -> Iterator[None]:
-    """Silences what packages log below an error, such as that others are not installed which are not needed here."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 @torch.no_grad()

@@ -10,8 +10,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from repopt.files import replacing
-from repopt.quantize.onnx_files import IMAGES, need, onnx_runner, quiet_logs, write_onnx
+from repopt.quantize.onnx_files import IMAGES, need, onnx_runner, write_onnx
 from repopt.quantize.pt2e import check_batches
+from repopt.quantize.quiet import quiet_logs
 from repopt.quantize.setting import Int8
 
 

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 
 from repopt.files import read_sealed, write_sealed
-from repopt.quantize.pt2e import quiet_torchao, stay_in_eval_mode_
+from repopt.quantize.pt2e import stay_in_eval_mode_
+from repopt.quantize.quiet import quiet_torchao
 
 PROGRAM, OLD_PROGRAM = "program.safetensors", "program.pt2"
 

@@ -9,8 +9,7 @@ weights, and torch.compile turns it into INT8 kernels (`timing`).
 """
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from torch.fx import GraphModule
 from repopt.models import as_deployed
 from repopt.models.folding import taken
 from repopt.plans.patterns import check_model
-from repopt.quantize.onnx_files import quiet_logs
+from repopt.quantize.quiet import quiet_torchao
 from repopt.quantize.setting import Int8
 
 
@@ -133,24 +132,6 @@ def switch_(prepared: GraphModule, *, measure: bool, quantize: bool) -> None:
     for fake in fake_quantizations(prepared):
         fake.enable_observer(measure)
         fake.enable_fake_quant(quantize)
-
-
-@contextmanager
-def quiet_torchao() -> Iterator[None]:
-    """Silences torchao's warnings of libraries that are not needed here, also those of its import.
-
-    Raises:
-        ImportError: it is not installed.
-    """
-    try:
-        with quiet_logs():
-            import torchao  # noqa: F401
-
-            yield
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            f"INT8 needs {error.name}, which is not installed: pip install -e '.[int8]' from a checkout"
-        ) from error
 
 
 def _measure_in_training_only_(prepared: GraphModule) -> None:

@@ -11,7 +11,8 @@ from repopt.quantize.calibration import trimmed
 from repopt.quantize.onnx_files import need
 from repopt.quantize.ort import OnnxModel, post_training_onnx
 from repopt.quantize.programs import PROGRAM, save_program
-from repopt.quantize.pt2e import calibrated, quiet_torchao
+from repopt.quantize.pt2e import calibrated
+from repopt.quantize.quiet import quiet_torchao
 from repopt.quantize.setting import Int8
 
 FILES = {"x86": PROGRAM, "onnxruntime": "model.onnx"}
