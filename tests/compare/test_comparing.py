@@ -1,13 +1,16 @@
 """`repopt compare` from end to end: table, page, figures; and once more, after an interruption."""
 
+import dataclasses
 import json
 import shutil
 import sys
 
 import pytest
+import torch
 
 from made_up import measured_way as way
 from repopt.cli import main
+from repopt.compare.comparing import measured
 from repopt.compare.overview import command_of, table_of
 from repopt.compare.study import Study
 from repopt.compare.ways import chosen_ways
@@ -63,6 +66,17 @@ def test_each_way_has_its_seeds_at_the_better_rate(compared):
 def _int8(folder, rate, seed):
     record = json.loads((folder / f"repopt-lr{rate:g}-seed{seed}" / "int8" / "quantized.json").read_text())
     return record["int8_accuracy"]
+
+
+@pytest.mark.no_cover  # the time goes into torch's compiler
+def test_the_trainings_of_a_way_share_what_is_compiled(tmp_path, monkeypatch):
+    graphs = []
+    monkeypatch.setattr("torch._inductor.compile", lambda graph, *_, **__: graphs.append(graph) or graph.forward)
+    recipe = dataclasses.replace(demo(), epochs=1, batch_size=16, warmup_epochs=0, compile=True)
+    ways = chosen_ways(OTHER, ("sgd", "repopt"))
+    study = Study(model=OTHER, data="fake:32,4,16", ways=ways, recipe=recipe, rates=(0.1, 0.3), seeds=2)
+    measured(study, tmp_path, val_images=10, int8=None, device=torch.device("cpu"), say=print)
+    assert len(graphs) == len(ways)
 
 
 def test_the_page_needs_nothing_else(compared):

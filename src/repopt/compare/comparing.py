@@ -122,6 +122,7 @@ def measured(
     work = _Work(study=study, out=out, device=device, say=say, progress=paced(say))
     found = list[Measured]()
     for way in study.ways:
+        torch.compiler.reset()  # what is compiled serves every rate and seed of a way, and no other way
         first = {rate: work.accuracy(way, rate, study.recipe.seed) for rate in study.rates}
         rate = best_rate(first)
         others = study.own_seeds[1:] if first[rate] is not None else ()
@@ -183,7 +184,6 @@ class _Work:
             return None
         if (folder / "summary.json").exists():
             return read_run(folder).val_accuracy
-        torch.compiler.reset()
         gc.collect()  # an optimizer and what is attached to it hold each other, and would count into the next peak
         start = time.perf_counter()
         try:

@@ -34,21 +34,23 @@ def tried(job: Job, data: DataSet, device: torch.device, *, loading: float) -> C
         device: where.
         loading: seconds that it takes to load the data, as every run does.
     """
-    torch.compiler.reset()  # as each run compiles its own
+    torch.compiler.reset()  # as each way compiles its own
     gc.collect()
     recipe, start = job.recipe, time.perf_counter()
     trainer = Trainer(build(job, data, device), data, recipe, None, device=device, quiet=True)
+    built = time.perf_counter() - start
     take_steps(trainer, 1 if device.type == "cpu" else _WARM)
     ready = time.perf_counter() - start
+    each = ready if device.type == "cpu" else built  # the trainings of a way share what is compiled
     step = _seconds_of_a_step(trainer)
     image = _FORWARD * step / recipe.batch_size
     evaluations = -(-recipe.epochs // recipe.eval_every) / recipe.epochs  # of an epoch
     quantized = _CALIBRATED * min(Int8().images, len(data.train)) + 2 * len(data.val)  # images
     return Cost(
-        start=loading + ready + _SAVING,
+        start=loading + each + _SAVING,
         epoch=len(trainer.batches) * step + evaluations * len(data.val) * image,
         seed=quantized * image,
-        once=INFERENCE_IMAGES * image + (0.0 if device.type == "cpu" else ready),
+        once=INFERENCE_IMAGES * image + 2 * (ready - each),  # compiled to train, and to infer
     )
 
 
