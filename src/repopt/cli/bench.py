@@ -13,7 +13,7 @@ import repopt
 from repopt.bench.data_speed import measure_data
 from repopt.bench.step_cost import Implementation, Rule, measure_step
 from repopt.bench.train_cost import measure_training
-from repopt.cli.output import Device, check_seed, model_options, print_json, table
+from repopt.cli.output import Device, check_seed, model_options, print_json, table, usual_precision
 from repopt.device import chosen_device, environment
 from repopt.files import append_csv
 from repopt.train.branch_choice import as_branches, read_choice
@@ -118,7 +118,7 @@ def bench_train(
         json: print JSON instead of a table.
     """
     chosen = chosen_device(device)
-    precision = precision or ("bf16" if chosen.type == "cuda" else "fp32")
+    precision = precision or usual_precision(chosen)
     recipe = Recipe(batch_size=batch_size, precision=precision, seed=seed, flip=False, tune=tune)
     costs = [
         cost

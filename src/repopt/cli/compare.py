@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from repopt.cli.output import Device, model_options, table
+from repopt.cli.output import Device, model_options, table, usual_precision
 from repopt.compare.budget import shortened
 from repopt.compare.comparing import Say, measured, prepared, run_folder, within
 from repopt.compare.overview import as_record, command_of, notes_of, table_of
@@ -23,7 +23,7 @@ from repopt.plans.patterns import counted
 from repopt.train.auto_recipe import auto_recipe
 from repopt.train.branch_choice import read_choice
 from repopt.train.notes import about_auto, about_batch, about_split
-from repopt.train.recipe import load_recipe, with_batch_for
+from repopt.train.recipe import Precision, load_recipe, with_batch_for
 
 _MINUTES = 10.0  # where neither minutes nor epochs are given
 
@@ -40,6 +40,7 @@ def compare(
     epochs: int | None = None,
     minutes: float | None = None,
     lr: tuple[float, ...] = (),
+    precision: Precision | None = None,
     recipe: str = "auto",
     out: Path = Path("runs/compare"),
     limit: int | None = None,
@@ -67,6 +68,7 @@ def compare(
         epochs: of each training; the recipe's unless given.
         minutes: that all may take: epochs are lowered to fit, then seeds. 10 unless these or --epochs are given.
         lr: one learning rate for all; the best of three for each method unless given.
+        precision: of the forward and backward pass; the recipe's unless given, and with auto bf16 on CUDA.
         recipe: auto (follows the number and size of the images), a name, or a .toml file.
         out: the folder of runs, page and numbers; a comparison that was interrupted goes on.
         limit: use only that many images, for a quick try.
@@ -77,7 +79,10 @@ def compare(
     check_request(seeds=seeds, minutes=minutes, lr=lr)
     options, planned = model_options(model_args), read_choice(branches)
     base = auto_recipe(data, limit=limit) if recipe == "auto" else load_recipe(recipe)
-    base = base if epochs is None else shortened(base, epochs)
+    base, own = base if epochs is None else shortened(base, epochs), base.precision
+    if precision is None and recipe == "auto":
+        precision = usual_precision(chosen_device(device))
+    base = replace(base, precision=precision or own)
     shipped = shipped_scales(model, changed=bool(options) or planned is not None)
     study = Study(
         model=model,
@@ -91,7 +96,8 @@ def compare(
         branches=planned,
     )
     where = None if device == "auto" else device
-    given = {"--epochs": epochs, "--limit": limit, "--branches": branches, "--device": where}
+    other = None if base.precision == own else base.precision
+    given = {"--epochs": epochs, "--limit": limit, "--branches": branches, "--device": where, "--precision": other}
     flags = [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
     flags += ["--warmup-epochs", f"{base.warmup_epochs:g}"] if epochs is not None else []
     flags += ["--model-args", *model_args] if model_args else []
