@@ -14,6 +14,7 @@ from repopt.compare.comparing import measured
 from repopt.compare.overview import command_of, table_of
 from repopt.compare.study import Study
 from repopt.compare.ways import chosen_ways
+from repopt.data import load_data
 from repopt.train.recipe import demo
 
 OTHER = "other_nets:small"  # four convolutions: an ONNX file of them is written in a second
@@ -75,7 +76,7 @@ def test_the_trainings_of_a_way_share_what_is_compiled(tmp_path, monkeypatch):
     recipe = dataclasses.replace(demo(), epochs=1, batch_size=16, warmup_epochs=0, compile=True)
     ways = chosen_ways(OTHER, ("sgd", "repopt"))
     study = Study(model=OTHER, data="fake:32,4,16", ways=ways, recipe=recipe, rates=(0.1, 0.3), seeds=2)
-    measured(study, tmp_path, val_images=10, int8=None, device=torch.device("cpu"), say=print)
+    measured(study, load_data(study.data), tmp_path, int8=None, device=torch.device("cpu"), say=print)
     assert len(graphs) == len(ways)
 
 
@@ -120,6 +121,24 @@ def test_the_command_at_the_end_trains_the_best(again):
     rows, found = figures(again)
     best = again / f"{found['best']}-lr{rows[found['best']]['lr']:g}-seed0"
     assert recipe == json.loads((best / "recipe.json").read_text())
+
+
+def test_the_page_says_why_there_is_no_int8(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("onnxruntime", "torchao"):
+        monkeypatch.setitem(sys.modules, name, None)
+    run(*WORDS, "--seeds", 1, "--lr", 0.1)
+    why = "INT8 and ONNX need onnxruntime, which is not installed: pip install -e '.[int8]' from a checkout"
+    page = (tmp_path / "compared" / "compare.html").read_text().replace("&#39;", "'")
+    assert f"note: INT8 is left out: {why}" in capsys.readouterr().out
+    assert f"INT8 was not measured: {why}." in page
+
+
+def test_int8_by_onnx_runtime_needs_no_torchao(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "torchao", None)
+    run(*WORDS, "--seeds", 1, "--lr", 0.1, "--quiet")
+    assert all(row["int8"] for row in figures(tmp_path / "compared")[0].values())
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import gc
 import json
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -309,3 +310,16 @@ def test_totals_of_a_checkpoint_are_shared_by_another_number_of_ranks():
     assert totals.values.tolist() == [4.0, 24.0, 4.0, 4.0]
     totals.restore_(ranks, World(rank=1, size=2))
     assert totals.values.tolist() == ranks[1].tolist()
+
+
+@pytest.mark.cuda
+def test_a_training_leaves_nothing_on_the_device(tmp_path):
+    """Or the peak memory of the next one in the process would count it: graphs, streams, workspaces."""
+
+    def held_after(name):
+        train_run(dataclasses.replace(small_job(), data="fake:64,4,16"), tmp_path / name, device="cuda", quiet=True)
+        gc.collect()
+        return torch.cuda.memory_allocated()
+
+    held_after("first")  # libraries keep what they need for themselves
+    assert held_after("second") == held_after("third") == held_after("fourth")

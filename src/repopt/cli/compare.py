@@ -154,14 +154,16 @@ def run_study(
     study = within(study, chosen)
     say(_estimate(study, chosen))
     began = time.perf_counter()
-    found = measured(study, out, val_images=len(data.val), int8=chosen.int8, device=chosen_on, say=say)
+    found = measured(study, data, out, int8=chosen.int8, device=chosen_on, say=say)
     spent = {"estimate": chosen.minutes, "this_time": (time.perf_counter() - began) / 60}
     command = command_of(asked, named, flags or [], found)
     said = sentences(found, epochs=study.recipe.epochs, wanted=asked.recipe.epochs)
     record = {**as_record(study, spent, found, said, command), "environment": environment(chosen_on)}
     with replacing(out / "compare.json") as path:
         path.write_text(json.dumps(record, indent=2) + "\n")
-    page = _write_page(study, out, found, said, command) if command else "no page: every training diverged"
+    page = (
+        _write_page(study, out, found, said, command, chosen.no_int8) if command else "no page: every training diverged"
+    )
     if as_json:
         print(json.dumps(record, indent=2))
     else:
@@ -214,12 +216,12 @@ def _print(found: list[Measured], said: list[str], command: str) -> None:
         print(f"\nTo train the best in full:\n{command}\n")
 
 
-def _write_page(study: Study, out: Path, found: list[Measured], said: list[str], command: str) -> str:
+def _write_page(study: Study, out: Path, found: list[Measured], said: list[str], command: str, no_int8: str) -> str:
     """Writes the page, with the runs at the chosen rates below; returns what to say of it."""
     from repopt.report.page import Overview, write_report
 
     heads, rows = table_of(found)
-    overview = Overview(sentences=said, heads=heads, rows=rows, notes=notes_of(study, found), command=command)
+    overview = Overview(sentences=said, heads=heads, rows=rows, notes=notes_of(study, found, no_int8), command=command)
     runs = [run_folder(out, each.name, each.lr, seed) for each in found for seed in study.own_seeds]
     finished = [run for run in runs if (run / "summary.json").exists()]
     title = f"{study.model} on {study.data}: which way to train it?"

@@ -61,7 +61,9 @@ def prepared(
             if fixed or way.method == "sgd":  # which any model can be trained by: the model or the data is at fault
                 raise
             say(f"{way.name} is left out, since {error}")
-    int8, writing = _int8(study, data, say)
+    int8, writing, trouble = _int8(study, data)
+    if trouble:
+        say(f"INT8 is left out: {trouble}")
     for name, cost in costs.items():
         costs[name] = replace(cost, seed=0.0 if int8 is None else cost.seed + writing)
     extent = study.extent if minutes is None else fitted(list(costs.values()), study.extent, minutes)
@@ -70,6 +72,7 @@ def prepared(
         epochs=extent.epochs,
         seeds=extent.seeds,
         int8=int8,
+        no_int8=trouble,
         minutes=seconds(list(costs.values()), extent) / 60,
     )
     if minutes is not None and extent != study.extent:
@@ -88,8 +91,8 @@ def _about_extent(wanted: Extent, chosen: Chosen, minutes: float) -> str:
     return f"{' and '.join(less)}, {fits} {counted(minutes, 'minute')}: --minutes gives it more"
 
 
-def _int8(study: Study, data: DataSet, say: Say) -> tuple[Backend | None, float]:
-    """The backend, and the seconds that writing a file takes; None where there is none, which is said."""
+def _int8(study: Study, data: DataSet) -> tuple[Backend | None, float, str]:
+    """The backend, the seconds that writing a file takes, and why there is none where there is none."""
     trouble = ""
     for backend in _BACKENDS:
         setting = Int8(backend=backend)
@@ -99,27 +102,27 @@ def _int8(study: Study, data: DataSet, say: Say) -> tuple[Backend | None, float]
             trouble = trouble or str(error)
             continue
         try:
-            return backend, seconds_to_write(study.job(study.ways[0], study.rates[0], study.recipe.seed), data, setting)
+            job = study.job(study.ways[0], study.rates[0], study.recipe.seed)
+            return backend, seconds_to_write(job, data, setting), ""
         except Exception as error:  # of exporters, which raise anything
             trouble = f"{study.model} cannot be quantized ({str(error).partition(chr(10))[0]})"
-    say(f"INT8 is left out: {trouble}")
-    return None, 0.0
+    return None, 0.0, trouble
 
 
 def measured(
-    study: Study, out: Path, *, val_images: int, int8: Backend | None, device: torch.device, say: Say
+    study: Study, data: DataSet, out: Path, *, int8: Backend | None, device: torch.device, say: Say
 ) -> list[Measured]:
     """Trains each way that is not trained yet, and measures it.
 
     Args:
         study: what is compared, in the extent that was chosen.
+        data: its data.
         out: the folder of the run folders.
-        val_images: of its data.
         int8: the backend; None to leave INT8 out.
         device: where.
         say: prints a line about each training; off a terminal not about those that are over in a few seconds.
     """
-    work = _Work(study=study, out=out, device=device, say=say, progress=paced(say))
+    work = _Work(study=study, data=data, out=out, device=device, say=say, progress=paced(say))
     found = list[Measured]()
     for way in study.ways:
         torch.compiler.reset()  # what is compiled serves every rate and seed of a way, and no other way
@@ -141,7 +144,7 @@ def measured(
                 images_per_second=_speed(records),
                 peak_bytes=max((_peak(record) for record in records), default=0) or None,
                 inference=work.inference(runs[0]) if runs else None,
-                val_images=val_images,
+                val_images=len(data.val),
             )
         )
     return found
@@ -171,6 +174,7 @@ class QuantizedAccuracy:
 @dataclass(frozen=True, kw_only=True)
 class _Work:
     study: Study
+    data: DataSet
     out: Path
     device: torch.device
     say: Say
@@ -189,7 +193,7 @@ class _Work:
         try:
             job = self.study.job(way, rate, seed)
             resume = (folder / "recipe.json").exists()
-            summary = train_run(job, folder, resume=resume, device=self.device.type, quiet=True)
+            summary = train_run(job, folder, resume=resume, device=self.device.type, quiet=True, data=self.data)
         except DivergedError as error:
             self.say(f"{way.name}, lr {rate:g}, seed {seed}: {error}")
             lost.touch()

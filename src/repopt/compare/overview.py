@@ -29,8 +29,8 @@ def table_of(measured: Sequence[Measured]) -> tuple[list[str], list[list[str]]]:
     return list(kept), [list(row) for row in zip(*kept.values(), strict=True)]
 
 
-def notes_of(study: Study, measured: Sequence[Measured]) -> list[str]:
-    """How the figures came about."""
+def notes_of(study: Study, measured: Sequence[Measured], no_int8: str = "") -> list[str]:
+    """How the figures came about, and why there are none of INT8 where there are none."""
     images, seeds, epochs = measured[0].val_images, counted(study.seeds, "seed"), counted(study.recipe.epochs, "epoch")
     notes = [
         f"Accuracy in percent on {images:,} validation images, the mean over {seeds} ± its standard error; "
@@ -43,9 +43,8 @@ def notes_of(study: Study, measured: Sequence[Measured]) -> list[str]:
             "first seed, and goes on with the best one. That seed counts in its mean, which favours each way alike. "
             f"By rate: {tried}."
         )
-    if not any(each.int8 for each in measured):
-        again = "pip install -e '.[int8]' from a checkout, and compare again in another folder"
-        notes.append(f"INT8 was not measured: {again}.")
+    if no_int8:
+        notes.append(f"INT8 was not measured: {no_int8}. A new comparison, in another folder, can measure it.")
     if not any(each.peak_bytes for each in measured):
         notes.append("Memory is measured on CUDA alone.")
     return notes

@@ -20,6 +20,7 @@ class Chosen:
         epochs: of each training.
         seeds: of each way.
         int8: the backend; None if INT8 is not measured.
+        no_int8: why not.
         minutes: the estimate.
     """
 
@@ -28,6 +29,7 @@ class Chosen:
     seeds: int
     int8: Backend | None
     minutes: float
+    no_int8: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ def tried(job: Job, data: DataSet, device: torch.device, *, loading: float) -> C
         job: what is trained.
         data: its data.
         device: where.
-        loading: seconds that it takes to load the data, as every run does.
+        loading: seconds that it takes to load the data, as INT8 does.
     """
     torch.compiler.reset()  # as each way compiles its own
     gc.collect()
@@ -47,9 +47,9 @@ def tried(job: Job, data: DataSet, device: torch.device, *, loading: float) -> C
     evaluations = -(-recipe.epochs // recipe.eval_every) / recipe.epochs  # of an epoch
     quantized = _CALIBRATED * min(Int8().images, len(data.train)) + 2 * len(data.val)  # images
     return Cost(
-        start=loading + each + _SAVING,
+        start=each + _SAVING,
         epoch=len(trainer.batches) * step + evaluations * len(data.val) * image,
-        seed=quantized * image,
+        seed=loading + quantized * image,
         once=INFERENCE_IMAGES * image + 2 * (ready - each),  # compiled to train, and to infer
     )
 

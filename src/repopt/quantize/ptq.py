@@ -12,7 +12,7 @@ from repopt.quantize.onnx_files import need
 from repopt.quantize.ort import OnnxModel, post_training_onnx
 from repopt.quantize.programs import PROGRAM, save_program
 from repopt.quantize.pt2e import calibrated
-from repopt.quantize.quiet import quiet_torchao
+from repopt.quantize.quiet import quiet_logs
 from repopt.quantize.setting import Int8
 
 FILES = {"x86": PROGRAM, "onnxruntime": "model.onnx"}
@@ -100,5 +100,5 @@ def check_kernels(setting: Int8) -> None:
 
 def check_installed(setting: Int8) -> None:
     """Now, rather than after minutes of training."""
-    with quiet_torchao():
+    with quiet_logs():
         need(*(("onnx", "onnxscript", "onnxruntime") if setting.backend == "onnxruntime" else ("torchao",)))

@@ -81,6 +81,7 @@ def train_run(
     quiet: bool = False,
     trust: bool = False,
     notes: Sequence[str] = (),
+    data: DataSet | None = None,
 ) -> dict[str, Any]:
     """Trains a job in a run folder, and returns its summary.
 
@@ -93,6 +94,7 @@ def train_run(
         quiet: show no progress.
         trust: import the `package.module:factory` of the run that is resumed, unless the job names the same one.
         notes: to print once it is clear that the job can be trained.
+        data: the job's data, where it is loaded already.
     """
     out = Path(out)
     job = job if resume else _with_freeze(job)
@@ -114,7 +116,7 @@ def train_run(
             if summary is not None:
                 _say(notes, quiet=quiet or folder is None)
                 return summary
-            return _train(recorded, folder, chosen, world, resume=resume, quiet=quiet, notes=notes)
+            return _train(recorded, data, folder, chosen, world, resume=resume, quiet=quiet, notes=notes)
         except BaseException:
             for folder in folders if not resume else ():
                 folder.forget_start()
@@ -126,6 +128,7 @@ def train_run(
 
 def _train(
     job: Job,
+    data: DataSet | None,
     folder: RunFolder | None,
     device: torch.device,
     world: World,
@@ -136,7 +139,7 @@ def _train(
 ) -> dict[str, Any]:
     clock = Clock()
     with clock.measure("data"):
-        data = load_data(job.data, size=job.recipe.size, limit=job.limit, broken=job.broken)
+        data = data or load_data(job.data, size=job.recipe.size, limit=job.limit, broken=job.broken)
     notes = [*notes, about_split(data)]
     if resume:
         world.shared(lambda: _check_data(job, data, folder))
