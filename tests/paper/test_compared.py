@@ -7,6 +7,7 @@ import pytest
 
 from paper import compared
 from paper.front_figures import compared as drawn
+from paper.front_figures import front
 from paper.pages import fill
 
 
@@ -29,9 +30,32 @@ def test_a_study_is_a_table(study, tmp_path):
     assert "| RepOpt | 0.1 | 3 | 64.12 ± 0.25 |  | 28,000 | 2.5 | 51,000 |" in page
 
 
+def texts_of(svg):
+    return [each.text for each in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+
+
 def test_a_study_is_a_figure_with_the_best_on_top(study):
     pytest.importorskip("matplotlib")
     study["methods"][1] |= {"int8_accuracy": 63.5}
-    texts = [each.text for each in ElementTree.fromstring(drawn(study)).iter("{http://www.w3.org/2000/svg}text")]
+    texts = texts_of(drawn(study))
     assert texts.index("plain SGD") < texts.index("RepOpt")
-    assert texts.count("28,000 images/s") == 2
+    assert (texts.count("28,000"), texts.count("63.5")) == (2, 1)
+
+
+def test_a_figure_without_int8_has_no_column_for_it(study):
+    pytest.importorskip("matplotlib")
+    for each in study["methods"]:
+        each["int8_accuracy"] = None
+    assert "INT8" not in texts_of(drawn(study))
+
+
+def test_the_front_figure_has_accuracies_of_rows_and_speeds_of_a_study(study):
+    pytest.importorskip("matplotlib")
+    common = {"backend": "onnxruntime", "weights": "channel", "images": "1000"}
+    rows = [
+        {"way": way, "float_accuracy": str(48 + seed), "int8_accuracy": str(46 + seed), **common}
+        for way in ("RepOpt, searched", "plain SGD")
+        for seed in range(3)
+    ]
+    texts = texts_of(front(rows, study))
+    assert (texts.count("49.0"), texts.count("47.0"), texts.count("28,000")) == (2, 2, 2)

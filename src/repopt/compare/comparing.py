@@ -36,7 +36,7 @@ from repopt.verification.waiting import paced
 
 Say = Callable[[str], None]
 _BACKENDS: tuple[Backend, ...] = ("onnxruntime", "x86")  # the first that is installed
-_TIMED = {"cpu": (16, 2), "cuda": (128, 20)}  # images a batch and batches, of a timing of the inference
+_TIMED = {"cpu": (16, 2), "cuda": (128, 300)}  # images a batch and batches, of a timing of the inference
 
 
 def prepared(
