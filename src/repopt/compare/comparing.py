@@ -123,31 +123,11 @@ def measured(
         say: prints a line about each training; off a terminal not about those that are over in a few seconds.
     """
     work = _Work(study=study, data=data, out=out, device=device, say=say, progress=paced(say))
-    found = list[Measured]()
-    for way in study.ways:
-        torch.compiler.reset()  # what is compiled serves every rate and seed of a way, and no other way
-        first = {rate: work.accuracy(way, rate, study.recipe.seed) for rate in study.rates}
-        rate = best_rate(first)
-        others = study.own_seeds[1:] if first[rate] is not None else ()
-        accuracies = [first[rate], *(work.accuracy(way, rate, seed) for seed in others)]
-        finished = [seed for seed, reached in zip(study.own_seeds, accuracies, strict=False) if reached is not None]
-        runs = [run_folder(out, way.name, rate, seed) for seed in finished]
-        records = [read_run(run) for run in runs]
-        found.append(
-            Measured(
-                name=way.name,
-                rates=first,
-                lr=rate,
-                accuracies=tuple(accuracy for accuracy in accuracies if accuracy is not None),
-                diverged=accuracies.count(None),
-                int8=tuple(work.int8_accuracy(run, int8) for run in runs) if int8 else (),
-                images_per_second=_speed(records),
-                peak_bytes=max((_peak(record) for record in records), default=0) or None,
-                inference=work.inference(runs[0]) if runs else None,
-                val_images=len(data.val),
-            )
-        )
-    return found
+    trained = [work.trained(way) for way in study.ways]
+    if int8 is None:
+        return [each for each, _ in trained]
+    say("measuring INT8")  # last, since it leaves the GPU idle
+    return [replace(each, int8=tuple(work.int8_accuracy(run, int8) for run in runs)) for each, runs in trained]
 
 
 def run_folder(out: Path, name: str, rate: float, seed: int) -> Path:
@@ -179,6 +159,30 @@ class _Work:
     device: torch.device
     say: Say
     progress: Say
+
+    def trained(self, way: Way) -> tuple[Measured, list[Path]]:
+        """What is measured of a way but for INT8, and its runs at the chosen rate."""
+        torch.compiler.reset()  # what is compiled serves every rate and seed of a way, and no other way
+        study, seeds = self.study, self.study.own_seeds
+        first = {rate: self.accuracy(way, rate, seeds[0]) for rate in study.rates}
+        rate = best_rate(first)
+        others = seeds[1:] if first[rate] is not None else ()
+        accuracies = [first[rate], *(self.accuracy(way, rate, seed) for seed in others)]
+        finished = [seed for seed, reached in zip(seeds, accuracies, strict=False) if reached is not None]
+        runs = [run_folder(self.out, way.name, rate, seed) for seed in finished]
+        records = [read_run(run) for run in runs]
+        measured = Measured(
+            name=way.name,
+            rates=first,
+            lr=rate,
+            accuracies=tuple(accuracy for accuracy in accuracies if accuracy is not None),
+            diverged=accuracies.count(None),
+            images_per_second=_speed(records),
+            peak_bytes=max((_peak(record) for record in records), default=0) or None,
+            inference=self.inference(runs[0]) if runs else None,
+            val_images=len(self.data.val),
+        )
+        return measured, runs
 
     def accuracy(self, way: Way, rate: float, seed: int) -> float | None:
         """Of a training, which is finished if it is not yet; None if it diverged."""
