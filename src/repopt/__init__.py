@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from repopt.surgery.freezing import freeze as freeze
     from repopt.verification.equality import verify as verify
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # packages that can be reached as attributes, without an import of their own
 _ROOMS = (
