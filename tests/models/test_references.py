@@ -113,6 +113,14 @@ def test_a_checkpoint_of_another_net_is_loaded_under_its_own_keys(prefix):
     assert all(torch.equal(*pair) for pair in zip(net.parameters(), other.parameters(), strict=True))
 
 
+def test_a_network_with_a_child_called_module_loads_what_it_and_its_wrappers_save():
+    net, other, third = other_nets.behind_norm(), other_nets.behind_norm(), other_nets.behind_norm()
+    load_checkpoint(other, net.state_dict())
+    load_checkpoint(third, torch.nn.DataParallel(net).state_dict())
+    for loaded in (other, third):
+        assert all(torch.equal(*pair) for pair in zip(net.parameters(), loaded.parameters(), strict=True))
+
+
 def test_maps_are_asked_of_the_models_own_library():
     with pytest.raises(ValueError, match="ask its own library"):
         repopt.create_model("timm:resnet18", features_only=True)

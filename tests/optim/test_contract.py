@@ -27,6 +27,24 @@ def test_a_module_put_in_the_place_of_another_is_the_operator_from_then_on(way):
     assert apart(net, twin) <= 1e-11
 
 
+def test_an_operator_is_replaced_in_any_parent():
+    """In a network with a child called as wrappers call theirs, and in a wrapper itself."""
+    named = nn.Sequential()
+    named.module, named.conv = nn.Identity(), nn.Conv2d(3, 3, 3, padding=1)
+    for net, name in ((named, "conv"), (nn.DataParallel(nn.Conv2d(3, 3, 3, padding=1)), "module")):
+        plan = repopt.plan(net, "repvgg", scales="ones")
+        plan.init_()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        repopt.attach(optimizer, plan)
+        setattr(net, name, nn.Conv2d(3, 3, 3, padding=1))
+        weight = getattr(net, name).weight
+        before = weight.detach().clone()
+        optimizer.add_param_group({"params": [weight]})
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+        torch.testing.assert_close(before - weight.detach(), 0.1 * plan.multiplier(plan.operators[0]).dense())
+
+
 def test_an_operator_that_is_gone_is_named():
     net, plan, _ = twins()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

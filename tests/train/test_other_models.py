@@ -87,6 +87,15 @@ def test_without_branches_of_its_own_a_model_gets_repvggs_and_a_line_says_so(tmp
     assert "other_nets:small declares no branches and gets those of 'repvgg'" in capsys.readouterr().out
 
 
+def test_a_network_with_a_child_called_module_is_searched_trained_and_evaluated(tmp_path):
+    named = f"--model other_nets:behind_norm {TINY}"
+    repopt(f"search {named} --out {tmp_path / 'search'}")
+    repopt(f"train {named} --quiet --scales {tmp_path / 'search' / 'scales.safetensors'} --out {tmp_path / 'run'}")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    (score,) = evaluate_run(tmp_path / "run", device="cpu", trust=True).values()
+    assert score.accuracy == pytest.approx(summary["val_accuracy"])
+
+
 def test_a_model_of_timm_is_trained_and_evaluated_without_trust(tmp_path, capsys):
     repopt(f"train --method branches --model timm:resnet10t {TINY} --quiet --out {tmp_path / 'run'}")
     capsys.readouterr()

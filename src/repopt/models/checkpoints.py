@@ -7,6 +7,7 @@ an error that names it.
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def load_checkpoint(model: nn.Module, source: str | Path | Mapping[str, Any]) ->
     inner = clean_modules(model)[""]
     left_out = tuple(f"{name}." for name in getattr(inner, "left_out", ()))  # of a backbone
     own, tensors = inner.state_dict(), _tensors(source)
-    for change in (_unwrapped, _layout):  # what has the model's own keys is taken as it is
+    for change in (partial(_unwrapped, own=own), _layout):  # what has the model's own keys is taken as it is
         tensors = tensors if _counted_in(tensors) == _counted_in(own) else change(tensors)
     state = {key: value for key, value in tensors.items() if not key.startswith(left_out)}
     for key in [key for key in own if key.endswith("num_batches_tracked") and key not in state]:
@@ -126,13 +127,14 @@ def _tensors(source: str | Path | Mapping[str, Any]) -> Mapping[str, Tensor]:
     return inside
 
 
-def _unwrapped(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Without Lightning's prefix and those of wrappers."""
+def _unwrapped(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Without Lightning's prefix and those of wrappers; a model's own key may hold the name of one."""
     prefix = "model." if all(key.startswith("model.") for key in state) else ""
     names = [clean(key.removeprefix(prefix)) for key in state]
     if len(set(names)) < len(names):
         raise ValueError("the checkpoint holds a tensor twice, with and without a wrapper's prefix")
-    return dict(zip(names, state.values(), strict=True))
+    own_keys = {clean(key): key for key in own}
+    return {own_keys.get(name, name): tensor for name, tensor in zip(names, state.values(), strict=True)}
 
 
 def _counted_in(state: Mapping[str, Tensor]) -> set[str]:

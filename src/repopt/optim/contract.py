@@ -22,7 +22,6 @@ from torch.utils.hooks import RemovableHandle
 from repopt.algebra.multiplier import grad_mult
 from repopt.algebra.operators import LinearOperator
 from repopt.algebra.sharding import local_rows
-from repopt.plans.patterns import clean_modules
 from repopt.plans.planning import Plan
 from repopt.plans.stamps import KEY, SAVED, WORKED_IN
 
@@ -35,7 +34,7 @@ class PlannedWeights:
     def __init__(self, plan: Plan) -> None:
         parents = {
             id(child): (parent, attribute)
-            for parent in clean_modules(plan.model).values()
+            for parent in plan.model.modules()
             for attribute, child in parent._modules.items()
             if child is not None
         }

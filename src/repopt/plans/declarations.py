@@ -54,24 +54,25 @@ def declared_depths(model: nn.Module, operators: Collection[str]) -> dict[str, i
             raise ValueError(
                 f"the model's repopt_depths() must return {{operator: whole number from 0 on}}, not {declared!r}"
             )
-        said = {part + clean(name): depth for name, depth in declared.items()}
-        missing = [name for name in operators if name.startswith(part) and name not in said]
+        said = {clean(part + name): depth for name, depth in declared.items()}
+        missing = [name for name in operators if name.startswith(part) and clean(name) not in said]
         if missing:
             raise ValueError(
                 f"the model's repopt_depths() does not say how deep {listed(missing)} lies: let it name every planned "
                 "operator, or give the scales another start than their depth"
             )
-        depths |= {name: said[name] for name in operators if name.startswith(part)}
+        depths |= {name: said[clean(name)] for name in operators if name.startswith(part)}
     return depths
 
 
 def names_in_parts(model: nn.Module, operators: Collection[str]) -> dict[str, list[str]]:
-    """The operators by the name that they have in the model, and by the one that they have in its declaring part."""
-    names = {operator: [operator] for operator in operators}
+    """The operators by the clean name that they have in the model, and by the one in its declaring part."""
+    names = {clean(operator): [operator] for operator in operators}
+    known = set(names)
     for part in declaring_parts(model):
         for operator in operators:
-            own = operator.removeprefix(part)
-            if own not in operators:
+            own = clean(operator.removeprefix(part))
+            if own not in known:
                 names.setdefault(own, []).append(operator)
     return names
 

@@ -24,22 +24,34 @@ def clean(name: str) -> str:
 
 
 def clean_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """Every module of the model by its clean name; a module with two names is listed under both.
+    """Every module of the model by its name without wrappers; a module with two names is listed under both.
 
-    A wrapper and what it wraps share a clean name; the wrapped module gets it.
+    A wrapper and what it wraps share a name; the wrapped module gets it. A child that is called as wrappers call theirs
+    keeps its name in a module that is more than a wrapper.
     """
     modules: dict[str, nn.Module] = {}
+    names: dict[str, str] = {}
     full_names: dict[str, str] = {}
     for full, module in model.named_modules(remove_duplicate=False):
-        name = clean(full)
-        known = full_names.get(name)
+        known = full_names.get(clean(full))
         if known and not full.startswith(f"{known}."):
             raise ValueError(
-                f"the modules {known!r} and {full!r} are both called {name!r} once the names of wrappers are dropped: "
-                "rename one of them"
+                f"the modules {known!r} and {full!r} are both called {clean(full)!r} once the names of wrappers are "
+                "dropped: rename one of them"
             )
-        modules[name], full_names[name] = module, full
+        full_names[clean(full)] = full
+        parent, _, own = full.rpartition(".")
+        above = names.get(parent, "")
+        is_wrapped = not full or _is_wrapper(modules[above])
+        names[full] = above if is_wrapped else f"{above}.{own}" if above else own
+        modules[names[full]] = module
     return modules
+
+
+def _is_wrapper(module: nn.Module) -> bool:
+    """Whether a module is no more than the one in it, as those of DDP, torch.compile and AveragedModel are."""
+    holds_one_module = len(module._modules) == 1 and not module._parameters and module._buffers.keys() <= {"n_averaged"}
+    return holds_one_module and module._modules.keys() <= WRAPPERS and not hasattr(type(module), "repopt_branches")
 
 
 def check_model(model: object, verb: str) -> None:

@@ -125,7 +125,7 @@ class Plan:
 
     def with_scales(self, scales: ScalesLike) -> Plan:
         """The same plan with these scales."""
-        found = _as_scales(scales, self)
+        found = _as_scales(scales, self).named_by(self)
         _check_scales(found, self.blocks)
         return replace(self, scales=found)
 
@@ -302,12 +302,12 @@ def _as_scales(scales: ScalesLike, plan: Plan) -> Scales:
 
 
 def _of_backbone(scales: Scales, plan: Plan) -> Scales:
-    """Scales of a whole model in the plan's names, without those of operators that its backbone leaves out."""
+    """Scales of a whole model, without those of operators that its backbone leaves out."""
     gone = left_out_of_parts(plan.model)
     unneeded = [name for name in scales if name in gone]
-    named = {name: scales[name] for name in scales if name not in gone}
+    kept = {name: scales[name] for name in scales if name not in gone}
     metadata = {**scales.metadata, "left_out": ", ".join(unneeded)} if unneeded else scales.metadata
-    return Scales(named, metadata).in_parts(plan)
+    return Scales(kept, metadata)
 
 
 def _check_scales(scales: Scales, blocks: Mapping[str, Block]) -> None:

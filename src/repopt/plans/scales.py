@@ -67,8 +67,9 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
         for operator, branches in values.items():
             if not isinstance(branches, Mapping):
                 raise TypeError(f"the scales of {operator!r} must be a dictionary by branch, not {branches!r}")
-            checked = {branch: _scale(value, f"{operator}.{branch}") for branch, value in branches.items()}
-            self._values.setdefault(clean(operator), {}).update(checked)
+            self._values[operator] = {
+                branch: _scale(value, f"{operator}.{branch}") for branch, value in branches.items()
+            }
         self.metadata = dict(metadata or {})
 
     def __getitem__(self, operator: str) -> Mapping[str, Tensor]:
@@ -147,13 +148,13 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
     def only(self, plan: "Plan") -> "Scales":
         """The scales of the operators that a plan holds, such as those of a whole model for its backbone."""
         _check_has_blocks(plan)
-        named = self.in_parts(plan)
+        named = self.named_by(plan)
         return Scales({name: branches for name, branches in named.items() if name in plan.blocks}, self.metadata)
 
-    def in_parts(self, plan: "Plan") -> "Scales":
-        """The same with the names that a plan has for operators of its model's backbone."""
+    def named_by(self, plan: "Plan") -> "Scales":
+        """The same with a plan's names: without those of wrappers, and with that of its model's backbone."""
         names = names_in_parts(plan.model, plan.blocks)
-        return Scales({new: self[name] for name in self for new in names.get(name, [name])}, self.metadata)
+        return Scales({new: self[name] for name in self for new in names.get(clean(name), [name])}, self.metadata)
 
     def channel_mean(self) -> "Scales":
         """Each scale replaced by its mean over the channels: `Average across channels` of Table 4."""
@@ -252,7 +253,7 @@ def _read_authors(path: Path) -> Scales:
         raise ValueError(f"{str(path)!r} does not hold a dictionary of scales, as the authors' files do")
     values: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
-        operator, branch = _authors_key(str(key), path)
+        operator, branch = _authors_key(clean(str(key)), path)
         if not isinstance(tensor, Tensor):
             raise ValueError(f"{str(path)!r} holds no tensor at {key!r}, as the authors' files do")
         values.setdefault(operator, {})[branch] = tensor
