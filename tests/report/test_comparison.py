@@ -45,6 +45,36 @@ def test_runs_with_other_scales_or_a_trained_start_are_not_averaged(tmp_path):
         group_runs(map(read_run, runs))
 
 
+def test_no_two_groups_have_the_same_label(tmp_path):
+    setups = {
+        "a": {"scales": "depth", "recipe": {"lr": 0.05}},
+        "b": {"scales": "ones", "recipe": {"lr": 0.05}},
+        "c": {"scales": "depth", "recipe": {"lr": 0.2}},
+        "d": {"scales": "depth", "recipe": {"lr": 0.2}, "branches": "acnet"},
+    }
+    runs = [write_run(tmp_path / name, **setup) for name, setup in setups.items()]
+    Scales({"conv": {"conv3x3": 1.0}}).save(runs[1] / "scales.safetensors")
+    assert labels(runs) == [
+        "RepOpt (scales depth, lr 0.05)",
+        "RepOpt (scales ones, lr 0.05)",
+        "RepOpt (scales depth, lr 0.2, c)",
+        "RepOpt (scales depth, lr 0.2, d)",
+    ]
+
+
+def test_folders_of_one_name_are_told_apart_by_their_paths(tmp_path):
+    runs = [write_run(tmp_path / name / "run", data_digest=name) for name in "ab"]
+    assert labels(runs) == [f"RepOpt ({run})" for run in runs]
+
+
+def test_scales_that_are_given_and_learned_are_named(tmp_path):
+    setups = {"depth": None, "ones": None, "learn": 0.1}
+    runs = [write_run(tmp_path / s, scales=s, recipe={"freeze_at": at}) for s, at in setups.items()]
+    for run in runs[:2]:
+        Scales({"conv": {"conv3x3": float(len(run.name))}}).save(run / "scales.safetensors")
+    assert labels(runs) == ["RepOpt (scales depth)", "RepOpt (scales ones)", "RepOpt (scales learn, freeze_at 0.1)"]
+
+
 def test_what_most_have_in_common_is_not_in_their_labels(tmp_path):
     odd = write_run(tmp_path / "odd", "sgd", kernel="paper")
     assert labels([*three_methods(tmp_path), odd]) == [

@@ -51,6 +51,7 @@ def test_a_run_of_any_method_is_evaluated_as_it_was_trained(runs, method):
 def test_a_run_remembers_its_model(runs):
     run = json.loads((runs / "repopt" / "run.json").read_text())
     assert (run["model"], run["options"], run["branches"]) == ("other_nets:small", {"width": 4}, "repvgg")
+    assert run["scales"] == "depth"
     assert json.loads((runs / "sgd" / "run.json").read_text())["branches"] is None
 
 

@@ -180,12 +180,22 @@ def _is_unusual(trait: Trait, run: RunRecord, runs: Sequence[RunRecord]) -> bool
 
 
 def _difference(run: RunRecord, twins: Sequence[RunRecord]) -> str:
-    """What distinguishes a run from others with the same label: fields of the recipe, or else its folder."""
+    """What distinguishes a run from others with the same label: its scales or recipe, and its folder if need be."""
     if len(twins) == 1:
         return ""
-    fields = [field for field in run.recipe if len({_text(twin.recipe.get(field)) for twin in twins}) > 1]
-    named = [f"{field} {run.recipe[field]}" for field in fields if field not in _PER_RUN]
-    return f" ({', '.join(named[:2]) or run.folder.name})"
+    named = _named_fields(run, twins)
+    is_enough = named and [_named_fields(twin, twins) for twin in twins].count(named) == 1
+    has_own_folder = [twin.folder.name for twin in twins].count(run.folder.name) == 1
+    folder = run.folder.name if has_own_folder else str(run.folder)
+    return f" ({', '.join(named if is_enough else [*named, folder])})"
+
+
+def _named_fields(run: RunRecord, twins: Sequence[RunRecord]) -> list[str]:
+    """Up to two fields in which a run differs from its twins; one without a value only where none has any."""
+    own, *others = ({"scales": each.info.scales, **each.recipe} for each in (run, *twins))
+    fields = [field for field in own if any(_text(other.get(field)) != _text(own[field]) for other in others)]
+    named = {field: f"{field} {own[field]}" for field in fields if field not in _PER_RUN}
+    return [text for field, text in named.items() if own[field] is not None][:2] or list(named.values())[:2]
 
 
 def _text(value: object) -> str:

@@ -23,7 +23,7 @@ from repopt.train.records import RunInfo, RunRecord, over_epochs, read_run, samp
 _ORIGIN = {"seed": "seeds", "kernel": "kernels at init", "hardware": "hardware", "threads": "threads"}
 _ORIGIN |= {"precision": "precision", "python": "Python", "torch": "PyTorch", "repopt": "repopt", "date": "date"}
 _ORIGIN |= {"data_digest": "digest of the data", "options": "options", "limit": "limit", "broken": "broken"}
-_ORIGIN |= {"weights": "weights", "processes": "processes", "commit": "commit"}
+_ORIGIN |= {"weights": "weights", "scales": "scales", "processes": "processes", "commit": "commit"}
 _DIGEST_LENGTH = 12
 _ABSENT = "–"
 _LEAST_SHARE = 1e-4  # of ImageNet's cost, of which the paper's search is 1.6e-3: a search of digits or a trial is below

@@ -37,6 +37,7 @@ class RunInfo:
     limit: int | None = None
     broken: Broken = "raise"
     weights: str | None = None
+    scales: str | None = None
     data_digest: str | None = None
     data_listing: str | None = None
     held_out: str | None = None

@@ -323,6 +323,7 @@ def _info(job: Job, data: DataSet, subject: Subject, device: torch.device, world
         "kernel": job.recipe.kernel,
         "precision": job.recipe.precision,
         "weights": None if job.weights is None else str(job.weights.absolute()),
+        "scales": str(job.scales) if isinstance(job.scales, str | Path) else None,
         "processes": world.size,
         "parameters": sum(param.numel() for param in subject.model.parameters()),
         "repopt": repopt.__version__,
