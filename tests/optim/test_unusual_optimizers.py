@@ -117,6 +117,35 @@ def test_rules_without_a_route_are_refused(rule, words):
         repopt.attach(rule(net.parameters()), plan)
 
 
+class Zipping(torch.optim.Optimizer):
+    """Keeps its momentum by the position of the parameters, made at once or in the first step."""
+
+    def __init__(self, params, at_once):
+        super().__init__(params, {"lr": 0.05})
+        self.momenta = self.zeros() if at_once else None
+
+    def zeros(self):
+        return [[torch.zeros_like(param) for param in group["params"]] for group in self.param_groups]
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.momenta = self.momenta or self.zeros()
+        for group, momenta in zip(self.param_groups, self.momenta, strict=True):
+            for param, momentum in zip(group["params"], momenta, strict=False):
+                param.sub_(momentum.mul_(0.9).add_(param.grad), alpha=group["lr"])
+
+
+def test_a_rule_with_tensors_by_position_is_refused_unless_it_makes_them_in_its_step():
+    net, plan, twin = twins()
+    with pytest.raises(ValueError, match="Zipping cannot be attached: it keeps a list of tensors, its attribute 'mome"):
+        repopt.attach(Zipping(net.parameters(), at_once=True), plan)
+    ours = Zipping(net.parameters(), at_once=False)
+    repopt.attach(ours, plan)
+    train(net, ours, 10)
+    train(twin, Zipping(twin.parameters(), at_once=True), 10)
+    assert apart(net, twin) <= EXACT
+
+
 def test_rules_that_move_weights_outside_step_are_refused():
     net, plan, _ = twins()
     optimizer = pytorch_optimizer.ScheduleFreeSGD(net.parameters())
@@ -140,11 +169,11 @@ class Remembering(torch.optim.Optimizer):
 
     def __init__(self, params):
         super().__init__(params, {"lr": 0.1})
-        self.mine = list(self.param_groups[0]["params"])
+        self.mine = dict(enumerate(self.param_groups[0]["params"]))
 
     @torch.no_grad()
     def step(self, closure=None):
-        for param in self.mine:
+        for param in self.mine.values():
             param.sub_(param.grad, alpha=0.1)
 
 

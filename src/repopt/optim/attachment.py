@@ -217,16 +217,33 @@ def _choose(optimizer: Optimizer, route: Route, allow_inexact: bool) -> tuple[st
     name, rule = type(optimizer).__name__, rule_of(optimizer)
     if rule.route is None:
         raise ValueError(f"{name} cannot be attached: it {rule.why}")
-    if route == "auto":
-        return rule.route, True
-    if route == "branch" or rule.route == "grad":
-        return route, True
+    chosen = rule.route if route == "auto" else route
+    if chosen == "branch":
+        _check_keeps_no_lists(optimizer)
+    if chosen == "branch" or rule.route == "grad":
+        return chosen, True
     if allow_inexact:
-        return route, False
+        return chosen, False
     linear = ", ".join(each for each, known in RULES.items() if known.route == "grad")
     raise ValueError(
         f"multiplying the gradient is exact only for rules of degree 1 in the gradient ({linear}), and {name} "
         f'{rule.why}: use route="branch", or pass allow_inexact=True to do it all the same'
+    )
+
+
+def _check_keeps_no_lists(optimizer: Optimizer) -> None:
+    """Raises if tensors go by their position among the parameters, where each branch is one of its own in a step."""
+    kept = next((key for key, value in vars(optimizer).items() if _is_list_of_tensors(value)), None)
+    if kept is not None:
+        raise ValueError(
+            f"{type(optimizer).__name__} cannot be attached: it keeps a list of tensors, its attribute {kept!r}, and "
+            "the branch route steps more parameters than it was made with: let it keep them in self.state[param]"
+        )
+
+
+def _is_list_of_tensors(value: object) -> bool:
+    return isinstance(value, list | tuple) and any(
+        isinstance(each, Tensor) or _is_list_of_tensors(each) for each in value
     )
 
 

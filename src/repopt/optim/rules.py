@@ -78,7 +78,9 @@ RULES: dict[str, Rule] = {
     "SparseAdam": Rule(route=None, why="takes sparse gradients, which no linear operator has"),
 }
 
-UNKNOWN = Rule(route="branch", why="is not in the table, and the branch route is exact for every rule")
+UNKNOWN = Rule(
+    route="branch", why="is not in the table, and the branch route is exact for every rule with its state by parameter"
+)
 
 
 def rule_of(optimizer: Optimizer) -> Rule:
