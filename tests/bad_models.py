@@ -69,6 +69,15 @@ BAD_MODELS = {
         f"{OTHER} bad_j:net",
         "bad_j:net ",
     ),
+    "a state that is no tensor": (
+        code(
+            "bad_l",
+            "class Net(nn.Sequential):\n    def get_extra_state(self): return {'seen': 3}\n"
+            "    def set_extra_state(self, state): pass\ndef net(): return Net(nn.Flatten(), nn.Linear(768, 4))",
+        ),
+        f"{OTHER} bad_l:net",
+        "bad_l:net has '_extra_state' in its state dict, which is no tensor",
+    ),
     "an argument without =": (None, f"{OTHER} timm:resnet18 --model-args width", "--model-args takes key=value"),
     "an argument twice": (None, f"{OTHER} timm:resnet18 --model-args a=1 a=2", "gives 'a' twice"),
     "an argument that timm does not know": (None, f"{OTHER} timm:resnet10t --model-args colour=1", "'colour'"),

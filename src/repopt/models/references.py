@@ -86,7 +86,7 @@ def make_referenced(reference: str, options: Mapping[str, Any]) -> nn.Module:
 
 @torch.no_grad()
 def check_fits(model: nn.Module, reference: str, *, shape: tuple[int, int, int], classes: int) -> None:
-    """Raises unless a model takes the data's images and puts out a number for each of its classes.
+    """Raises unless a model can be saved, takes the data's images and puts out a number for each of its classes.
 
     Args:
         model: as it was made; a copy is tried, in train mode.
@@ -94,6 +94,12 @@ def check_fits(model: nn.Module, reference: str, *, shape: tuple[int, int, int],
         shape: of an image: channels, height, width.
         classes: how many.
     """
+    extra = next((key for key, value in model.state_dict().items() if not isinstance(value, Tensor)), None)
+    if extra is not None:
+        raise ValueError(
+            f"{reference} has {extra!r} in its state dict, which is no tensor, and a run saves tensors alone: keep it "
+            "in a buffer, or out of get_extra_state"
+        )
     size = " x ".join(map(str, shape))
     try:
         found = copy.deepcopy(model).train()(torch.zeros(2, *shape))
