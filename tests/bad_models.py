@@ -78,6 +78,11 @@ BAD_MODELS = {
         f"{OTHER} bad_l:net",
         "bad_l:net has '_extra_state' in its state dict, which is no tensor",
     ),
+    "modules that are lazy": (
+        code("bad_m", "def net(): return nn.Sequential(nn.Flatten(), nn.LazyLinear(4))"),
+        f"{OTHER} bad_m:net",
+        "bad_m:net has lazy modules (LazyLinear): let its factory run one batch through it",
+    ),
     "an argument without =": (None, f"{OTHER} timm:resnet18 --model-args width", "--model-args takes key=value"),
     "an argument twice": (None, f"{OTHER} timm:resnet18 --model-args a=1 a=2", "gives 'a' twice"),
     "an argument that timm does not know": (None, f"{OTHER} timm:resnet10t --model-args colour=1", "'colour'"),

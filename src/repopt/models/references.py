@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.lazy import LazyModuleMixin
 
 Factory = Callable[..., Any]
 
@@ -94,6 +95,10 @@ def check_fits(model: nn.Module, reference: str, *, shape: tuple[int, int, int],
         shape: of an image: channels, height, width.
         classes: how many.
     """
+    for module in model.modules():
+        if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
+            kind = type(module).__name__
+            raise ValueError(f"{reference} has lazy modules ({kind}): let its factory run one batch through it")
     extra = next((key for key, value in model.state_dict().items() if not isinstance(value, Tensor)), None)
     if extra is not None:
         raise ValueError(
