@@ -123,6 +123,17 @@ def test_a_search_has_a_share_of_imagenet_s_cost_unless_it_is_a_trial(tmp_path, 
     assert page.tags.count("figure") == 4  # the scales are shown either way
 
 
+@pytest.mark.parametrize(("done", "searched"), [(20, "20"), (40, "24"), (240, "24")])
+def test_scales_that_are_learned_cost_a_share_of_all_epochs_at_most_those_that_are_done(tmp_path, done, searched):
+    recipe = {"epochs": 240, "freeze_at": 0.1}
+    about = {"epochs": done, "finished": done == 240, "train_images": 50_000, "recipe": recipe}
+    folder = write_run(tmp_path / "a", **about)
+    search = write_run(tmp_path / "search", "search", **about)
+    (search / "scales.jsonl").rename(folder / "scales.jsonl")
+    page = Page(write_report([folder], tmp_path / "report.html"))
+    assert f"{searched} / 120 epochs" in page.text
+
+
 def test_a_comparison_says_that_one_seed_tells_little(tmp_path):
     one, two = write_run(tmp_path / "a", "sgd"), write_run(tmp_path / "b")
     other = write_run(tmp_path / "c", seed=1)

@@ -137,7 +137,8 @@ def _searched(run: RunRecord) -> SearchedScales | None:
         return None
     operator, name = sampled_operator(means), run.folder.name
     history = over_epochs(run.scales, operator)
-    epochs = run.epochs_done * (run.recipe.get("freeze_at") or 1)
+    share = run.recipe.get("freeze_at")  # of all epochs, however many are done
+    epochs = min(run.epochs_done, share * run.recipe.get("epochs", run.epochs_done)) if share else run.epochs_done
     cost = cost_share(run.info.train_images, epochs, run.info.image_size)
     return SearchedScales(
         run=run,
