@@ -173,6 +173,21 @@ def test_a_plan_without_scales_says_so_when_they_are_needed():
     plan.with_scales("depth").init_()
 
 
+def test_weights_without_values_are_not_drawn():
+    with torch.device("meta"):
+        net = Net()
+    nn.init.zeros_(net.stem.to_empty(device="cpu").weight)
+    plan = repopt.plan(net, "repvgg", scales="ones")
+    for draw in (
+        plan.init_,
+        lambda: repopt.dirac_init_(net, plan),
+        lambda: repopt.reparameterize(net, torch.optim.SGD(net.parameters()), init=True),
+    ):
+        with pytest.raises(ValueError, match=r"the weight of 'blocks\.0' is on the meta device and has no values"):
+            draw()
+    assert not net.stem.weight.any()
+
+
 def test_an_unknown_operator_is_named():
     with pytest.raises(ValueError, match="the plan has no operator 'fc'; it has 'stem'"):
         repopt.plan(Net(), {"stem": REPVGG}, scales="ones").multiplier("fc")

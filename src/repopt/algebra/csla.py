@@ -125,7 +125,7 @@ def following(
         name: the operator's name, for errors.
         merged: the kernels' sum as it was written into the weight, where another arithmetic than ours wrote it.
     """
-    _check_has_values(weight, name)
+    check_has_values(weight, name)
     change = weight.detach() - (equivalent_kernel(block, constants, kernels).to(weight) if merged is None else merged)
     if not change.any():
         return dict(kernels)
@@ -158,7 +158,8 @@ def check_kernels(block: Block, kernels: Mapping[str, Tensor], name: str) -> Non
             )
 
 
-def _check_has_values(weight: Tensor, name: str) -> None:
+def check_has_values(weight: Tensor, name: str) -> None:
+    """Raises for a weight on the meta device."""
     if weight.is_meta:
         raise ValueError(
             f"the weight of {name!r} is on the meta device and has no values: give the model memory and weights first, "
@@ -172,7 +173,7 @@ def least_norm_split(block: Block, constants: Mapping[str, Tensor], weight: Tens
     Raises:
         ValueError: the weight is not zero where no branch, or none but with scale 0, reaches it.
     """
-    _check_has_values(weight, name)
+    check_has_values(weight, name)
     weight = weight.detach()
     squares = {branch: constants[branch].to(weight).square() for branch in block.branches}
     total = equivalent_kernel(

@@ -8,7 +8,7 @@ The simplest relative of the method, and its baseline: what remains if only the 
 import torch
 from torch import nn
 
-from repopt.algebra.csla import Convention, draw_
+from repopt.algebra.csla import Convention, check_has_values, draw_
 from repopt.algebra.sharding import local_rows
 from repopt.plans.planning import Plan, check_plan
 
@@ -32,7 +32,10 @@ def dirac_init_(
         >>> optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     """
     check_plan(plan)
-    for name, module in plan.on(model).modules().items():
+    modules = plan.on(model).modules()
+    for name, module in modules.items():
+        check_has_values(module.weight, name)
+    for name, module in modules.items():
         local, rows = local_rows(module.weight)
         device = local.device if generator is None else generator.device
         drawn = torch.empty(module.weight.shape, device=device, dtype=torch.promote_types(local.dtype, torch.float32))

@@ -201,9 +201,10 @@ class Plan:
         """
         if identity not in {"searched", "one"}:
             raise ValueError(f"identity is 'searched' or 'one', not {identity!r}")
-        scales = self._scales()
-        drawn = {}
-        for name, module in self.modules().items():
+        scales, modules, drawn = self._scales(), self.modules(), {}
+        for name, module in modules.items():
+            csla.check_has_values(module.weight, name)
+        for name, module in modules.items():
             block, weight = self.blocks[name], module.weight
             kernels = csla.initial_kernels(
                 block,
