@@ -48,8 +48,7 @@ def _plain(name: str) -> str:
 @cache
 def _macs(name: str) -> int:
     with torch.device("meta"):
-        model = repopt.create_model(name).eval()
-    return multiply_adds(model)
+        return multiply_adds(repopt.create_model(name))
 
 
 def _list_sizes() -> None:

@@ -1,5 +1,7 @@
 """How large a model is: its parameters, and the multiply-adds of one image."""
 
+import copy
+
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -12,9 +14,9 @@ def parameters(model: nn.Module) -> int:
 
 @torch.no_grad()
 def multiply_adds(model: nn.Module, size: int = 224, channels: int = 3) -> int:
-    """Multiply-adds of one image, by torch's counter; a model on the device `meta` computes nothing for it."""
-    device = next(model.parameters()).device
+    """Multiply-adds of one image in evaluation, by torch's counter on a copy that computes nothing."""
+    counted = copy.deepcopy(model).to("meta").eval()
     with FlopCounterMode(display=False) as counter:
-        model(torch.empty(1, channels, size, size, device=device))
+        counted(torch.empty(1, channels, size, size, device="meta"))
     total: int = counter.get_total_flops() // 2
     return total
