@@ -313,6 +313,7 @@ def test_totals_of_a_checkpoint_are_shared_by_another_number_of_ranks():
 
 
 @pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 def test_a_training_leaves_nothing_on_the_device(tmp_path):
     """Or the peak memory of the next one in the process would count it: graphs, streams, workspaces."""
 
