@@ -8,9 +8,12 @@ import pytest
 from filelock import FileLock
 from torch import nn
 
+from made_up import small_job
 from repopt.data import load_data
 from repopt.files import UNFINISHED
+from repopt.train.loop import DivergedError
 from repopt.train.runs import RunFolder, Trained, check_data
+from repopt.train.training import train_run
 
 
 def test_a_new_folder_is_made_with_its_parents(tmp_path):
@@ -59,6 +62,34 @@ def test_a_start_that_was_killed_half_way_can_be_made_again(tmp_path):
     for name in ("run.json", "scales.safetensors"):
         (tmp_path / name).touch()
     RunFolder(tmp_path).close()
+
+
+def test_a_start_that_fails_removes_nothing_that_was_there(tmp_path):
+    (tmp_path / "tensorboard").mkdir()
+    for name in ("tensorboard/events.mine", "run.json", "scales.safetensors"):
+        (tmp_path / name).write_text("mine")
+    with pytest.raises(ValueError, match="'nowhere' is not a source of data"):
+        train_run(dataclasses.replace(small_job(), data="nowhere"), tmp_path, device="cpu", quiet=True)
+    left = {path.name: path.read_text() for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock"}
+    assert left == dict.fromkeys(("events.mine", "run.json", "scales.safetensors"), "mine")
+
+
+def test_a_start_that_fails_leaves_nothing_behind(tmp_path):
+    (tmp_path / "mine").touch()
+    with pytest.raises(DivergedError):
+        train_run(small_job(lr=1e30), tmp_path, device="cpu", quiet=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"mine", ".lock"}
+
+
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "config.json", "summary.json", "checkpoint.pt", "best.safetensors"]
+)
+def test_the_results_of_a_run_whose_recipe_is_lost_are_kept(name, tmp_path):
+    for each in ("run.json", name):
+        (tmp_path / each).write_text("precious")
+    with pytest.raises(ValueError, match=f"holds {name}, which belongs to no run: give another --out"):
+        RunFolder(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"run.json", name}
 
 
 def test_a_torn_last_line_is_left_out_and_later_epochs_are_forgotten(tmp_path):

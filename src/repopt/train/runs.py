@@ -92,6 +92,7 @@ class RunFolder:
         try:
             self._check_place()
             _check_free(path, resume=resume)  # again, now that no other process can change it
+            self._before = set(os.listdir(path))
             for name in ("run.json", "recipe.json", "report.html", *_RESULTS):  # of a process that was killed
                 remove_unfinished(path / name)
         except BaseException:
@@ -99,11 +100,10 @@ class RunFolder:
             raise
 
     def forget_start(self) -> None:
-        """Removes what the start of a run wrote, if the run came to nothing: it would block the next start."""
+        """Removes what the start of a run added, if the run came to nothing: it would block the next start."""
         if _inode(self.path) == self._inode and not has_checkpoint(self.path) and not self.lines("metrics.jsonl"):
-            for name in ("run.json", "recipe.json", *_RESULTS):
+            for name in {"run.json", "recipe.json", *_RESULTS} - self._before:
                 (self.path / name).unlink(missing_ok=True)
-            shutil.rmtree(self.path / "tensorboard", ignore_errors=True)
 
     def close(self) -> None:
         """Releases the folder, and removes it if this run made it and wrote nothing to it; its new parents too."""
@@ -186,9 +186,11 @@ def _check_free(path: Path, *, resume: bool) -> None:
     for name in (*_RESULTS, "tensorboard"):
         if (path / name).is_symlink() and not (path / name).exists():
             raise ValueError(f"{str(path / name)!r} is a symbolic link to nothing: remove it")
-    # a run starts by writing run.json and ends its start with recipe.json: in between, nothing is worth keeping
-    taken = [] if started or (path / "run.json").exists() else [name for name in _RESULTS if (path / name).exists()]
-    if taken:
+    # a run starts with run.json, goes on with its scales and ends its start with recipe.json: if it was killed in
+    # between, these scales are a copy
+    copied = {"scales.safetensors"} if (path / "run.json").exists() else set()
+    taken = [name for name in _RESULTS if (path / name).exists() and name not in copied]
+    if taken and not started:
         raise ValueError(f"{str(path)!r} holds {taken[0]}, which belongs to no run: give another --out")
 
 
