@@ -76,6 +76,17 @@ def test_a_run_keeps_its_own_split(photos, capsys):
     assert "holds other images than when the run" in refused(["train", "--resume", "--epochs", "4"], capsys)
 
 
+def test_from_elsewhere_the_run_s_own_folder_still_has_its_images_held_out(photos, capsys, monkeypatch):
+    notes(["train", "--data", "photos", "--method", "sgd", *SHORT], capsys)
+    (here,) = evaluate_run("runs/train", device="cpu").values()
+    (photos.parent / "elsewhere").mkdir()
+    monkeypatch.chdir(photos.parent / "elsewhere")
+    for limit, images in ((None, 3), (2, 2)):
+        (there,) = evaluate_run("../runs/train", str(photos), limit=limit, device="cpu").values()
+        assert there.images == images
+        assert limit or there == here
+
+
 def test_resident_photos_are_trained_with_randaugment(photos, capsys):
     words = ["train", "--data", "photos", "--recipe", "imagenet", "--size", "32", "--method", "sgd", *SHORT]
     said = notes(words, capsys)

@@ -305,7 +305,8 @@ def evaluate_run(
 
     Args:
         folder: the run.
-        data: the run's own unless given.
+        data: the run's own unless given. A folder without val/ counts whole, unless it is the run's own: then what was
+            held out of it counts.
         sizes: sides of the images; the run's own unless given.
         device: `auto`, `cpu` or `cuda`.
         limit: keep that many images.
@@ -317,7 +318,8 @@ def evaluate_run(
     trained, recipe = load_run(folder, best=best, trust=trust), run_recipe(folder)
     found = run_data(folder, data, limit=limit)
     check_data(trained, found)
-    if data is not None and found.held_out is not None:  # it is evaluated on whole, and nothing held out
+    # other images are evaluated on whole, and nothing held out; of the run's own, those that it was not trained on
+    if data is not None and found.held_out not in (None, read_info(folder).held_out):
         every = together(found.train, found.val)
         found = replace(found, val=every if limit is None else every.take(balanced(every.labels, limit)))
     with joined(device) as (world, chosen), arithmetic(tf32=recipe.precision != "fp32"):
