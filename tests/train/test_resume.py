@@ -11,6 +11,7 @@ import torch
 
 import repopt
 from data.pictures import class_folders
+from made_up import small_job
 from repopt.data.folder import read_folder
 from repopt.files import UNFINISHED
 from repopt.train.checkpoint import CHECKPOINT, PREVIOUS, save_checkpoint
@@ -130,6 +131,17 @@ def test_a_finished_run_is_resumed_to_what_it_is(wholes, tmp_path):
     code, said = run(*WAYS["repopt-sgd"], "--out", whole, "--resume", log=tmp_path / "log")
     assert code == 0, said
     assert (weights(whole), metrics(whole)) == before
+
+
+def test_a_run_does_not_end_with_an_epoch_that_was_not_evaluated(tmp_path):
+    job, out = small_job(epochs=2, eval_every=2), tmp_path / "run"
+    train_run(job, out, device="cpu", quiet=True)
+    before = weights(out), metrics(out), (out / "recipe.json").read_text()
+    (out / PREVIOUS).replace(out / CHECKPOINT)  # as if it was killed in the second epoch
+    with pytest.raises(ValueError, match=r"has no val_accuracy for epoch 1, the last one: give the run more --epochs"):
+        train_run(job, out, resume=True, epochs=1, device="cpu", quiet=True)
+    train_run(job, out, resume=True, device="cpu", quiet=True)
+    assert (weights(out), metrics(out), (out / "recipe.json").read_text()) == before
 
 
 def test_fine_tuning_killed_before_its_first_checkpoint_starts_from_the_given_weights_again(tmp_path):

@@ -150,6 +150,8 @@ class Trainer:
                 "more --epochs, or none to go on as it was planned, or start another run"
             )
         self.folder.forget_after(position.epoch)
+        if position.epoch == self.recipe.epochs:
+            self.folder.last_record(position.epoch)  # which its summary is made of
         return state
 
     def _restore_lr_tensor(self) -> None:
@@ -336,10 +338,8 @@ class Trainer:
         }
 
     def _record_scales(self, epoch: int) -> None:
-        learned = self.recipe.freeze_at is not None
-        if self.folder is None or not (self.subject.searching or learned):
-            return
-        self.folder.append("scales.jsonl", {"epoch": epoch, "scales": scale_means(self.subject)})
+        if self.folder is not None and (self.subject.searching or self.recipe.freeze_at is not None):
+            self.folder.append("scales.jsonl", {"epoch": epoch, "scales": scale_means(self.subject)})
 
     def _frozen_scales(self) -> dict[str, dict[str, Tensor]] | None:
         """The scales that this training has learned, once they are the plain model's constants."""

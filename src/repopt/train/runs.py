@@ -156,8 +156,10 @@ class RunFolder:
         last = [record for record in self.lines("metrics.jsonl") if record["epoch"] == epoch][-1]
         for name in ("val_accuracy", "images_per_second"):
             if last.get(name) is None:
-                path = str(self.path / "metrics.jsonl")
-                raise ValueError(f"{path!r} has no {name} for epoch {epoch}, the last one: bring a copy back")
+                raise ValueError(
+                    f"{str(self.path / 'metrics.jsonl')!r} has no {name} for epoch {epoch}, the last one: give the run "
+                    "more --epochs, or bring a copy back"
+                )
         return last
 
     def forget_after(self, epoch: int) -> None:
