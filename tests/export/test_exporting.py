@@ -13,6 +13,7 @@ from torch import nn
 import repopt
 import repopt.export.exporting
 from exported import hostile_archive, onnx_metadata
+from made_up import small_job
 from repopt.cli import main
 from repopt.data import EvalBatches, load_data
 from repopt.export import FORMATS, export_run
@@ -22,6 +23,7 @@ from repopt.quantize import Int8, QuantizeJob, quantize_run
 from repopt.quantize.onnx_files import Agreement, compare, onnx_runner
 from repopt.quantize.programs import load_program
 from repopt.train.runs import load_run
+from repopt.train.training import train_run
 from train.program import run as program
 
 FLOAT = ["onnx", "torch-export", "safetensors"]
@@ -104,6 +106,14 @@ def test_the_metadata_says_what_a_user_must_know(run):
         assert metadata["options"] == {**config["options"], "deploy": True}
         for name in ("model", "mean", "std", "size"):
             assert metadata[name] == config[name]
+
+
+def test_the_size_in_the_metadata_is_that_of_the_images_which_the_file_takes(tmp_path):
+    train_run(small_job(size=16, eval_size=24), tmp_path / "run", device="cpu", quiet=True)
+    path = export_run(tmp_path / "run", "onnx").path
+    size = int(onnx_metadata(path)["size"])
+    assert size == 24
+    assert outputs(path, torch.zeros(7, 3, size, size)).shape == (7, 4)
 
 
 def test_an_exported_folder_is_the_deploy_form(run):

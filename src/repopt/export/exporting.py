@@ -146,6 +146,7 @@ def _deployment(
         **({"int8": quantized} if quantized else {}),
         "options": {**trained.config["options"], **({} if is_reference(trained.config["model"]) else {"deploy": True})},
         "input": "0..1" if source.normalize else "normalized",
+        "size": image_format(trained)["size"],
         "recipe": asdict(run_recipe(run)),
         "repopt": repopt.__version__,
     }
