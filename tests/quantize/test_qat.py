@@ -47,6 +47,12 @@ def test_it_steps_by_the_optimizer_that_the_run_was_trained_with(optimizer):
     assert stepped == {optimizer}
 
 
+def test_a_batch_larger_than_the_data_shrinks(tmp_path):
+    train_run(small_job(batch_size=8), tmp_path / "run", device="cpu", quiet=True)
+    quantized = quantize_run(tmp_path / "run", QuantizeJob(method="qat", epochs=1, limit=4), quiet=True)
+    assert quantized.file.exists()
+
+
 @pytest.mark.slow
 def test_a_multiplier_of_four_is_four_times_the_learning_rate():
     once, four_times = weights_after(0.01), weights_after(0.04)

@@ -18,7 +18,7 @@ from repopt.quantize.pt2e import convert, prepare
 from repopt.quantize.setting import Int8
 from repopt.train.loop import Trainer
 from repopt.train.methods import Subject
-from repopt.train.recipe import Recipe
+from repopt.train.recipe import Recipe, with_batch_for
 
 _SLOWER = 0.01  # of the run's own learning rate
 EPOCHS = 10  # the paper's
@@ -56,7 +56,7 @@ def quantization_aware(
     Args:
         model: with its norms, or a deploy form; it is left as it is.
         data: to train and evaluate on.
-        recipe: how, as `qat_recipe` gives it.
+        recipe: how, as `qat_recipe` gives it; a batch larger than the data shrinks.
         setting: of INT8; activations are measured by moving averages whatever its calibrator.
         device: where.
         plan: of the model, to multiply gradients as in its training; they are left as they are unless given.
@@ -66,7 +66,8 @@ def quantization_aware(
     example = torch.zeros(2, data.channels, size, size)
     prepared = prepare(copy.deepcopy(model).to(device), example, setting, training=True)
     subject = Subject(method="sgd", model=prepared, plan=None if plan is None else _carried(plan, prepared))
-    Trainer(subject, data, recipe, None, device=device, quiet=quiet).fit()
+    fits = with_batch_for(recipe, len(data.train))
+    Trainer(subject, data, fits, None, device=device, quiet=quiet).fit()
     return convert(prepared.cpu())
 
 
