@@ -91,6 +91,7 @@ def test_the_commands_in_this_process(tmp_path, capsys, monkeypatch):
     tiny = ["--data", "fake:64,4,32", "--epochs", "1", "--warmup-epochs", "0", "--batch-size", "32", "--device", "cpu"]
     for words in (
         ["search", *tiny, "--out", "s.safetensors"],
+        ["search", "--resume", "--epochs", "2", "--device", "cpu", "--out", "s.safetensors"],
         ["train", *tiny, "--scales", "s.safetensors", "--out", "run", "--strides", "2", "2", "1", "2", "1"],
         ["eval", "run", "--device", "cpu"],
         ["train", *tiny, "--se", "--out", "gated"],
@@ -101,7 +102,8 @@ def test_the_commands_in_this_process(tmp_path, capsys, monkeypatch):
             main(words)
         assert done.value.code == 0, capsys.readouterr().err
     printed = capsys.readouterr().out
-    assert "scales: s.safetensors" in printed
+    assert printed.count("scales: s.safetensors") == 2
+    assert Path("s.safetensors").read_bytes() == Path("s/scales.safetensors").read_bytes()
     assert "accuracy" in printed
     assert json.loads((tmp_path / "run" / "config.json").read_text())["options"]["strides"] == [2, 2, 1, 2, 1]
     gates = [name for name in load_file(tmp_path / "gated" / "model.safetensors") if ".se." in name]

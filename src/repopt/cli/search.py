@@ -59,7 +59,7 @@ def search(
     """
     if out.suffix == ".safetensors":
         scales_out, out = scales_out or out, out.with_suffix("")
-    if scales_out is not None and scales_out.exists():
+    if scales_out is not None and scales_out.exists() and not resume:
         raise ValueError(f"there is a file {str(scales_out)!r} already: give another --out")
     job = Job(
         method="search",
