@@ -130,7 +130,7 @@ def run_study(
     """Estimates, trains, measures and prints; `repopt demo` does the same on digits."""
     start, chosen_on = time.perf_counter(), chosen_device(device)
     read_chosen(out, {})  # before anything is loaded
-    data = load_data(study.data, size=study.recipe.size, limit=study.limit)
+    data = load_data(study.data, size=study.recipe.size, limit=study.limit, eval_size=study.recipe.eval_size)
     loading = time.perf_counter() - start
     say = _speaker(quiet=quiet or as_json)
     request = {**study.as_json(), "minutes": minutes, "data_digest": data.digest}

@@ -35,6 +35,7 @@ def read_folder(
     limit: int | None = None,
     cache: Path | None = None,
     broken: Literal["raise", "skip"] = "raise",
+    eval_size: int | None = None,
     resident: int = RESIDENT,
 ) -> Splits:
     """Reads class folders.
@@ -47,6 +48,7 @@ def read_folder(
         cache: folder for decoded images.
         broken: `raise` stops at broken images, `skip` leaves them out with a warning; links to nothing are broken
             images, too. With `raise` the training images of a large set are decoded only when a batch needs them.
+        eval_size: side of validation images that are held in memory, where it is more than `size`.
         resident: bytes that the decoded images of both parts may take; beyond them files are streamed.
     """
     splits = read_splits(path)
@@ -72,11 +74,14 @@ def read_folder(
         return Splits(
             classes=classes, size=size, train=train, val=val, digest=digest, listing=listing, held_out=splits.held_out
         )
+    shown = pixels[len(train) :]
+    if eval_size is not None and eval_size > size:  # to enlarge the small ones would show less than the files have
+        shown, _ = cached(val.paths, str(eval_size), cache, lambda: decode(val.paths, eval_size))
     return Splits(
         classes=classes,
         size=size,
         train=Images(pixels=pixels[: len(train)], labels=train.labels),
-        val=Images(pixels=pixels[len(train) :], labels=val.labels),
+        val=Images(pixels=shown, labels=val.labels),
         listing=listing,
         held_out=splits.held_out,
     )

@@ -139,7 +139,8 @@ def _train(
 ) -> dict[str, Any]:
     clock = Clock()
     with clock.measure("data"):
-        data = data or load_data(job.data, size=job.recipe.size, limit=job.limit, broken=job.broken)
+        size, eval_size = job.recipe.size, job.recipe.eval_size
+        data = data or load_data(job.data, size=size, limit=job.limit, broken=job.broken, eval_size=eval_size)
     notes = [*notes, about_split(data)]
     if resume:
         world.shared(lambda: _check_data(job, data, folder))
