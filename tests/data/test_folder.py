@@ -288,6 +288,17 @@ def test_folders_that_cannot_be_used_are_refused_in_a_sentence(tmp_path, spoil, 
         load_data(f"folder:{root}")
 
 
+@pytest.mark.parametrize("layout", ["", "train"])
+def test_a_folder_one_level_too_high_is_refused_and_the_one_below_is_named(tmp_path, layout):
+    high = tmp_path / "level" / layout
+    for name in ("cat", "dog"):
+        for number in range(2):
+            picture(high / "photos" / name / f"{number}.png", number)
+    with pytest.raises(ValueError, match=f"would be of one class: give '{high / 'photos'}', or move"):
+        load_data(str(tmp_path / "level"))
+    assert load_data(str(high / "photos")).classes == ("cat", "dog")
+
+
 def test_a_class_may_be_missing_from_val(tmp_path):
     root = class_folders(tmp_path / "pets", 2, 1)
     remove_all(root / "val" / "cat")

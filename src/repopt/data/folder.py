@@ -160,6 +160,11 @@ def _files(folder: Path, classes: Sequence[str] | None) -> tuple[tuple[str, ...]
             f"{str(folder)!r} has {len(empty)} class folder(s) without images ({listed(empty)}): files ending in "
             f"{', '.join(ENDINGS)} are read, so add some or remove the folder"
         )
+    if classes is None and len(own) == 1 and any(path.parent != folder / own[0] for path in paths):
+        raise ValueError(
+            f"{str(folder)!r} holds the folder {own[0]!r} alone, whose images lie in folders of its own, so that all "
+            f"would be of one class: give {str(folder / own[0])!r}, or move the class folders up"
+        )
     return tuple(own), ImageFiles(paths=tuple(paths), labels=torch.tensor(labels))
 
 
