@@ -277,6 +277,10 @@ def remove_all(folder):
             lambda root: (root / "train" / "cat" / "up").symlink_to(root / "train", target_is_directory=True),
             "train/cat/up/cat' leads back to a folder around it: remove the link",
         ),
+        (
+            lambda root: (root / "train" / "cat").rename(root / "train" / os.fsdecode(b"caf\xe9")),
+            r"the class folder b'.*train/caf\\xe9' has a name that is not UTF-8, which a run cannot record: rename it",
+        ),
         (lambda root: remove_all(root / "train"), "there are no images in '.*train': files ending in .jpg"),
         (lambda root: (root / "train").rename(root / "x") and (root / "train").mkdir(), "holds no class folders"),
     ],
@@ -285,6 +289,12 @@ def test_folders_that_cannot_be_used_are_refused_in_a_sentence(tmp_path, spoil, 
     root = class_folders(tmp_path / "pets", 2, 1)
     spoil(root)
     with pytest.raises((ValueError, FileNotFoundError), match=words):
+        load_data(f"folder:{root}")
+
+
+def test_a_path_to_the_folder_that_is_not_utf_8_is_refused(tmp_path):
+    root = class_folders(tmp_path / os.fsdecode(b"caf\xe9"), 2, 1)
+    with pytest.raises(ValueError, match=r"caf\\xe9/train/cat' has a name that is not UTF-8"):
         load_data(f"folder:{root}")
 
 

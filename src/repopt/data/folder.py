@@ -7,6 +7,7 @@ needed, see `streaming`.
 
 import hashlib
 import os
+import re
 import stat
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -140,6 +141,12 @@ def _files(folder: Path, classes: Sequence[str] | None) -> tuple[tuple[str, ...]
         raise ValueError(
             f"{str(folder)!r} holds no class folders: put the images of each class into a folder of its own"
         )
+    for path in (folder / name for name in own):
+        if re.search("[\ud800-\udfff]", str(path)):  # what Python makes of bytes that are not UTF-8
+            raise ValueError(
+                f"the class folder {os.fsencode(path)!r} has a name that is not UTF-8, which a run cannot record: "
+                "rename it"
+            )
     if unknown := sorted(set(own) - set(own if classes is None else classes)):
         raise ValueError(
             f"{str(folder)!r} holds {len(unknown)} class(es) that train has not ({listed(unknown)}): add training "
