@@ -22,7 +22,7 @@ from repopt.files import replacing
 from repopt.plans.patterns import counted
 from repopt.train.auto_recipe import auto_recipe
 from repopt.train.branch_choice import read_choice
-from repopt.train.notes import about_auto, about_batch, about_split
+from repopt.train.notes import about_auto, about_batch, about_digits, about_split
 from repopt.train.recipe import Precision, load_recipe, with_batch_for
 
 _MINUTES = 10.0  # where neither minutes nor epochs are given
@@ -140,6 +140,7 @@ def run_study(
         say("timing a few steps of each method")
         notes = [
             about_auto(study.recipe) if named == "auto" else None,
+            about_digits(data),
             about_split(data),
             about_batch(asked.recipe.batch_size, study.recipe, data),
         ]
