@@ -46,8 +46,8 @@ class BrokenImageError(ValueError):
     def __init__(self, path: str | Path, reason: str) -> None:
         self.reason = reason
         super().__init__(
-            f"{str(path)!r} is not a readable image ({reason}): replace it, or leave broken images out with "
-            "--broken skip"
+            f"{str(path)!r} is not a readable image ({reason}): replace it, or remove it; train and search leave "
+            "broken images out with --broken skip"
         )
 
 

@@ -231,7 +231,9 @@ def _report(faults: Mapping[int, str], paths: Sequence[Path], broken: Literal["r
         f"the first being {str(paths[place])!r} ({reason})",
     )
     if broken == "raise":
-        raise ValueError(f"{found}, {first}: replace them, or leave them out with --broken skip")
+        raise ValueError(
+            f"{found}, {first}: replace them, or remove them; train and search leave them out with --broken skip"
+        )
     warnings.warn(f"{found} and were left out, {first}", stacklevel=5)  # load_data's caller
 
 
