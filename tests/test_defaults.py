@@ -65,6 +65,16 @@ def test_a_folder_of_photos_needs_no_other_flag(photos, capsys):
     assert evaluate_run("runs/train", device="cpu")[64].accuracy == pytest.approx(summary["val_accuracy"])
 
 
+def test_a_folder_called_digits_is_told_from_the_built_in_digits(photos, capsys):
+    words = ["train", "--method", "sgd", *SHORT, "--epochs", "1", "--limit", "40"]
+    taken = "the built-in digits are taken, not the folder 'digits' that is here: write --data ./digits for the folder"
+    assert taken not in notes([*words, "--data", "digits", "--out", "a"], capsys)
+    photos.rename("digits")
+    assert taken in notes([*words, "--data", "digits", "--out", "b"], capsys)
+    assert taken not in notes([*words, "--data", "./digits", "--out", "c"], capsys)
+    assert [json.loads(Path(run, "config.json").read_text())["classes"][0] for run in "abc"] == ["0", "0", "cat"]
+
+
 def test_a_run_keeps_its_own_split(photos, capsys):
     """Or says that it cannot: images that were trained on must not be evaluated on."""
     notes(["train", "--data", "photos", "--method", "sgd", *SHORT], capsys)

@@ -35,6 +35,13 @@ def test_the_short_way_into_a_jpeg_gives_pillows_pixels(tmp_path, mode, options)
     assert np.array_equal(np.asarray(read_rgb(path)), opened(path))
 
 
+@pytest.mark.parametrize("options", [{}, {"transparency": 5}])
+def test_of_greys_of_16_bits_the_upper_8_are_kept(tmp_path, options):
+    greys = np.arange(2**16, dtype=np.uint16).reshape(256, 256)
+    Image.fromarray(greys).save(tmp_path / "a.png", **options)
+    assert np.array_equal(np.asarray(read_rgb(tmp_path / "a.png")), np.stack([greys >> 8] * 3, -1))
+
+
 def outcome(read, path):
     """The bytes of an image, or what is wrong with it."""
     try:

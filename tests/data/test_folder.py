@@ -239,8 +239,9 @@ def test_what_is_no_file_is_a_broken_image(tmp_path, spoil, reason, resident):
 def test_broken_images_stop_the_run_unless_asked_to_skip_them(tmp_path):
     root = class_folders(tmp_path / "pets")
     truncate(root / "train" / "cat" / "0.jpg")
+    words = r"1 of 18 images are broken, the first being '.*0\.jpg' .*; train and search leave .* with --broken skip$"
     for _ in range(2):
-        with pytest.raises(ValueError, match=r"1 of 18 images are broken, the first being '.*0\.jpg' .*--broken skip$"):
+        with pytest.raises(ValueError, match=words):
             load_data(f"folder:{root}", size=8)
     with pytest.warns(UserWarning, match="1 of 18"):
         skipped = load_data(f"folder:{root}", size=8, broken="skip")
@@ -277,6 +278,10 @@ def remove_all(folder):
             lambda root: (root / "train" / "cat" / "up").symlink_to(root / "train", target_is_directory=True),
             "train/cat/up/cat' leads back to a folder around it: remove the link",
         ),
+        (
+            lambda root: (root / "train" / "cat").rename(root / "train" / os.fsdecode(b"caf\xe9")),
+            r"the class folder b'.*train/caf\\xe9' has a name that is not UTF-8, which a run cannot record: rename it",
+        ),
         (lambda root: remove_all(root / "train"), "there are no images in '.*train': files ending in .jpg"),
         (lambda root: (root / "train").rename(root / "x") and (root / "train").mkdir(), "holds no class folders"),
     ],
@@ -286,6 +291,23 @@ def test_folders_that_cannot_be_used_are_refused_in_a_sentence(tmp_path, spoil, 
     spoil(root)
     with pytest.raises((ValueError, FileNotFoundError), match=words):
         load_data(f"folder:{root}")
+
+
+def test_a_path_to_the_folder_that_is_not_utf_8_is_refused(tmp_path):
+    root = class_folders(tmp_path / os.fsdecode(b"caf\xe9"), 2, 1)
+    with pytest.raises(ValueError, match=r"caf\\xe9/train/cat' has a name that is not UTF-8"):
+        load_data(f"folder:{root}")
+
+
+@pytest.mark.parametrize("layout", ["", "train"])
+def test_a_folder_one_level_too_high_is_refused_and_the_one_below_is_named(tmp_path, layout):
+    high = tmp_path / "level" / layout
+    for name in ("cat", "dog"):
+        for number in range(2):
+            picture(high / "photos" / name / f"{number}.png", number)
+    with pytest.raises(ValueError, match=f"would be of one class: give '{high / 'photos'}', or move"):
+        load_data(str(tmp_path / "level"))
+    assert load_data(str(high / "photos")).classes == ("cat", "dog")
 
 
 def test_a_class_may_be_missing_from_val(tmp_path):

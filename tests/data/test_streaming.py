@@ -104,7 +104,8 @@ def test_torchs_own_generator_is_left_alone(files):
 def test_a_broken_file_is_one_sentence_also_from_a_worker(files, workers):
     truncate(files.paths[4])
     words = (
-        r"^'.*cat/4\.png' is not a readable image \(.+\): replace it, or leave broken images out with --broken skip$"
+        r"^'.*cat/4\.png' is not a readable image \(.+\): replace it, or remove it; train and search "
+        r"leave broken images out with --broken skip$"
     )
     with pytest.raises(ValueError, match=words):
         epoch(files, workers=workers)

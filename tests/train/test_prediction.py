@@ -63,6 +63,22 @@ def test_it_crops_as_evaluation_does_also_where_files_are_streamed(tmp_path, mon
     assert -torch.tensor(shares).log().mean().item() == pytest.approx(score.loss, rel=1e-4)
 
 
+@pytest.mark.parametrize("other", [None, "train"])
+def test_a_folder_in_memory_is_evaluated_at_larger_sizes_as_a_streamed_one(tmp_path, monkeypatch, other):
+    root = class_folders(tmp_path / "pets", size=(60, 40))
+    recipe = replace(demo(), epochs=2, warmup_epochs=0, batch_size=4, lr=0.02, size=16, eval_size=24, workers=0)
+    job = Job(method="sgd", model="repopt_vgg_nano", data=f"folder:{root}", recipe=recipe)
+    train_run(job, tmp_path / "run", device="cpu", quiet=True)
+    data = other and f"folder:{root / other}"
+    held = evaluate_run(tmp_path / "run", data, sizes=(24, 32), device="cpu")
+    monkeypatch.setattr(folder.read_folder, "__kwdefaults__", {**folder.read_folder.__kwdefaults__, "resident": 0})
+    streamed = evaluate_run(tmp_path / "run", data, sizes=(24, 32), device="cpu")
+    assert [each.loss for each in held.values()] == pytest.approx([each.loss for each in streamed.values()], rel=1e-5)
+    if other is None:
+        last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+        assert last["val_loss"] == pytest.approx(held[24].loss, rel=1e-5)
+
+
 def test_other_images_than_the_run_s_are_evaluated_whole(tmp_path):
     root = class_folders(tmp_path / "pets")
     recipe = replace(demo(), epochs=1, warmup_epochs=0, batch_size=4, size=16)

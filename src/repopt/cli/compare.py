@@ -22,7 +22,7 @@ from repopt.files import replacing
 from repopt.plans.patterns import counted
 from repopt.train.auto_recipe import auto_recipe
 from repopt.train.branch_choice import read_choice
-from repopt.train.notes import about_auto, about_batch, about_split
+from repopt.train.notes import about_auto, about_batch, about_digits, about_split
 from repopt.train.recipe import Precision, load_recipe, with_batch_for
 
 _MINUTES = 10.0  # where neither minutes nor epochs are given
@@ -130,7 +130,7 @@ def run_study(
     """Estimates, trains, measures and prints; `repopt demo` does the same on digits."""
     start, chosen_on = time.perf_counter(), chosen_device(device)
     read_chosen(out, {})  # before anything is loaded
-    data = load_data(study.data, size=study.recipe.size, limit=study.limit)
+    data = load_data(study.data, size=study.recipe.size, limit=study.limit, eval_size=study.recipe.eval_size)
     loading = time.perf_counter() - start
     say = _speaker(quiet=quiet or as_json)
     request = {**study.as_json(), "minutes": minutes, "data_digest": data.digest}
@@ -140,6 +140,7 @@ def run_study(
         say("timing a few steps of each method")
         notes = [
             about_auto(study.recipe) if named == "auto" else None,
+            about_digits(data),
             about_split(data),
             about_batch(asked.recipe.batch_size, study.recipe, data),
         ]

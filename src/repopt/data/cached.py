@@ -18,7 +18,7 @@ from torch import Tensor
 
 from repopt.files import read_sealed, write_sealed
 
-_FORMAT = "2"
+_FORMAT = "3"
 
 
 def default_cache() -> Path:

@@ -73,6 +73,7 @@ def load_data(
     limit: int | None = None,
     cache: Path | None = None,
     broken: Broken = "raise",
+    eval_size: int | None = None,
 ) -> DataSet:
     """Loads a data set by name.
 
@@ -82,6 +83,7 @@ def load_data(
         limit: keep that many images of each split, balanced over the classes and always the same ones.
         cache: folder for decoded images; `$REPOPT_CACHE` or `~/.cache/repopt` unless given. Only `folder:` has any.
         broken: what a broken image does: `raise` stops with its name, `skip` leaves it out with a warning.
+        eval_size: side of a folder's validation images where it is more than `size`; other sources have none larger.
 
     Raises:
         FileNotFoundError: there is nothing at PATH.
@@ -92,13 +94,14 @@ def load_data(
         >>> len(data.train), len(data.val), data.size
         (100, 10, 16)
     """
-    for name, number in (("size", size), ("limit", limit)):
+    for name, number in (("size", size), ("limit", limit), ("eval_size", eval_size)):
         if number is not None and number < 1:
             raise ValueError(f"{name} must be at least 1, not {number}")
     if broken not in ("raise", "skip"):
         raise ValueError(f"broken is 'raise' or 'skip', not {broken!r}")
-    splits = _read(source, size=size, limit=limit, cache=cache, broken=broken)
-    train, val = (_cut(split, size, limit) for split in (splits.train, splits.val))
+    splits = _read(source, size=size, limit=limit, cache=cache, broken=broken, eval_size=eval_size)
+    asked = size if splits.listing is None else None  # files were decoded at the side that was asked for
+    train, val = (_cut(split, asked, limit) for split in (splits.train, splits.val))
     mean, std = _statistics(train)
     return DataSet(
         name=source,
@@ -115,7 +118,9 @@ def load_data(
     )
 
 
-def _read(source: str, *, size: int | None, limit: int | None, cache: Path | None, broken: Broken) -> Splits:
+def _read(
+    source: str, *, size: int | None, limit: int | None, cache: Path | None, broken: Broken, eval_size: int | None
+) -> Splits:
     if not isinstance(source, str):
         raise TypeError(f"load_data takes the name of a data set, such as 'digits', not a {type(source).__name__}")
     kind, rest = known_kind(source)
@@ -131,7 +136,7 @@ def _read(source: str, *, size: int | None, limit: int | None, cache: Path | Non
     if kind == "folder":
         from repopt.data.folder import read_folder
 
-        return read_folder(path, size=size, limit=limit, cache=cache, broken=broken)
+        return read_folder(path, size=size, limit=limit, cache=cache, broken=broken, eval_size=eval_size)
     from repopt.data.cifar import read_cifar
 
     return read_cifar(path, kind)

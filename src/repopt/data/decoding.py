@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp")
 _FORMATS = ("JPEG", "PNG", "WEBP")
+_DEEP = ("I;16", "I")  # greys of 16 bits, of which the upper 8 are kept, as Pillow does with colours
 _PLUGINS = ("JpegImagePlugin", "PngImagePlugin", "WebPImagePlugin")
 
 TASK = struct.Struct("<QQQ")  # the first image's place; where the paths of all its images begin, and their length
@@ -45,8 +46,8 @@ class BrokenImageError(ValueError):
     def __init__(self, path: str | Path, reason: str) -> None:
         self.reason = reason
         super().__init__(
-            f"{str(path)!r} is not a readable image ({reason}): replace it, or leave broken images out with "
-            "--broken skip"
+            f"{str(path)!r} is not a readable image ({reason}): replace it, or remove it; train and search leave "
+            "broken images out with --broken skip"
         )
 
 
@@ -75,6 +76,9 @@ def read_rgb(path: str | Path) -> "PillowImage":
         if image is not None:
             return image if image.mode == "RGB" else image.convert("RGB")
         with pillow().open(path, formats=_FORMATS) as image:
+            if image.mode in _DEEP:  # `convert` would make white of all that is above 255
+                high: PillowImage = pillow().frombytes("L", image.size, image.convert("I;16").tobytes(), "raw", "L;16")
+                return high.convert("RGB")
             # without the detour Pillow warns of transparent palettes
             opened: PillowImage = image.convert("RGBA") if "transparency" in image.info else image
             return opened.convert("RGB")

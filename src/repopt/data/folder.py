@@ -7,6 +7,7 @@ needed, see `streaming`.
 
 import hashlib
 import os
+import re
 import stat
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +36,7 @@ def read_folder(
     limit: int | None = None,
     cache: Path | None = None,
     broken: Literal["raise", "skip"] = "raise",
+    eval_size: int | None = None,
     resident: int = RESIDENT,
 ) -> Splits:
     """Reads class folders.
@@ -47,6 +49,7 @@ def read_folder(
         cache: folder for decoded images.
         broken: `raise` stops at broken images, `skip` leaves them out with a warning; links to nothing are broken
             images, too. With `raise` the training images of a large set are decoded only when a batch needs them.
+        eval_size: side of validation images that are held in memory, where it is more than `size`.
         resident: bytes that the decoded images of both parts may take; beyond them files are streamed.
     """
     splits = read_splits(path)
@@ -72,11 +75,14 @@ def read_folder(
         return Splits(
             classes=classes, size=size, train=train, val=val, digest=digest, listing=listing, held_out=splits.held_out
         )
+    shown = pixels[len(train) :]
+    if eval_size is not None and eval_size > size:  # to enlarge the small ones would show less than the files have
+        shown, _ = cached(val.paths, str(eval_size), cache, lambda: decode(val.paths, eval_size))
     return Splits(
         classes=classes,
         size=size,
         train=Images(pixels=pixels[: len(train)], labels=train.labels),
-        val=Images(pixels=pixels[len(train) :], labels=val.labels),
+        val=Images(pixels=shown, labels=val.labels),
         listing=listing,
         held_out=splits.held_out,
     )
@@ -135,6 +141,12 @@ def _files(folder: Path, classes: Sequence[str] | None) -> tuple[tuple[str, ...]
         raise ValueError(
             f"{str(folder)!r} holds no class folders: put the images of each class into a folder of its own"
         )
+    for path in (folder / name for name in own):
+        if re.search("[\ud800-\udfff]", str(path)):  # what Python makes of bytes that are not UTF-8
+            raise ValueError(
+                f"the class folder {os.fsencode(path)!r} has a name that is not UTF-8, which a run cannot record: "
+                "rename it"
+            )
     if unknown := sorted(set(own) - set(own if classes is None else classes)):
         raise ValueError(
             f"{str(folder)!r} holds {len(unknown)} class(es) that train has not ({listed(unknown)}): add training "
@@ -154,6 +166,11 @@ def _files(folder: Path, classes: Sequence[str] | None) -> tuple[tuple[str, ...]
         raise ValueError(
             f"{str(folder)!r} has {len(empty)} class folder(s) without images ({listed(empty)}): files ending in "
             f"{', '.join(ENDINGS)} are read, so add some or remove the folder"
+        )
+    if classes is None and len(own) == 1 and any(path.parent != folder / own[0] for path in paths):
+        raise ValueError(
+            f"{str(folder)!r} holds the folder {own[0]!r} alone, whose images lie in folders of its own, so that all "
+            f"would be of one class: give {str(folder / own[0])!r}, or move the class folders up"
         )
     return tuple(own), ImageFiles(paths=tuple(paths), labels=torch.tensor(labels))
 
@@ -214,7 +231,9 @@ def _report(faults: Mapping[int, str], paths: Sequence[Path], broken: Literal["r
         f"the first being {str(paths[place])!r} ({reason})",
     )
     if broken == "raise":
-        raise ValueError(f"{found}, {first}: replace them, or leave them out with --broken skip")
+        raise ValueError(
+            f"{found}, {first}: replace them, or remove them; train and search leave them out with --broken skip"
+        )
     warnings.warn(f"{found} and were left out, {first}", stacklevel=5)  # load_data's caller
 
 

@@ -49,6 +49,12 @@ def about_warmup(recipe: Recipe) -> str | None:
     )
 
 
+def about_digits(data: DataSet) -> str | None:
+    if data.name != "digits" or not Path("digits").is_dir():
+        return None
+    return "the built-in digits are taken, not the folder 'digits' that is here: write --data ./digits for the folder"
+
+
 def about_split(data: DataSet) -> str | None:
     if data.held_out is None:
         return None

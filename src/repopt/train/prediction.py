@@ -61,12 +61,13 @@ def predict_run(
     info = read_info(folder)
     streamed = info.data_listing is not None and is_large(info.train_images + info.val_images, info.image_size)
     model, found = trained.model.to(chosen), list[Prediction]()
-    names = trained.config["classes"]
+    names, shape = trained.config["classes"], image_format(trained)
+    side = max(trained.config["size"], shape["size"])
     for first in range(0, len(paths), recipe.eval_batch):
         some = paths[first : first + recipe.eval_batch]
         files = ImageFiles(paths=tuple(some), labels=torch.zeros(len(some), dtype=torch.int64))
-        shown = files if streamed else _held(files, trained.config["size"])
-        batches = EvalBatches(shown, batch_size=len(some), device=chosen, **image_format(trained))
+        shown = files if streamed else _held(files, side)
+        batches = EvalBatches(shown, batch_size=len(some), device=chosen, **shape)
         with arithmetic(tf32=recipe.precision != "fp32"), autocast(recipe, chosen):
             logits = torch.cat([model(x) for x, _ in batches])
         likely = logits.double().softmax(1).topk(min(top, len(names)))

@@ -256,16 +256,20 @@ def run_recipe(folder: str | Path) -> Recipe:
     return with_fields(Recipe(**EARLIER), read_json(Path(folder), "recipe.json"), str(Path(folder, "recipe.json")))
 
 
-def run_data(folder: str | Path, data: str | None = None, *, limit: int | None = None) -> DataSet:
-    """A run's own data, or other data at the size of its images."""
-    size = run_recipe(folder).size
+def run_data(
+    folder: str | Path, data: str | None = None, *, limit: int | None = None, eval_size: int | None = None
+) -> DataSet:
+    """A run's own data, or other data at the size of its images; `eval_size` is the run's own unless given."""
+    recipe = run_recipe(folder)
+    size, eval_size = recipe.size, eval_size or recipe.eval_size
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, not {limit}")
     if data is not None:
-        return load_data(data, size=size, limit=limit)
+        return load_data(data, size=size, limit=limit, eval_size=eval_size)
     info = read_info(folder)
     try:
-        own = load_data(info.data, size=size, limit=info.limit if limit is None else limit, broken=info.broken)
+        limit = info.limit if limit is None else limit
+        own = load_data(info.data, size=size, limit=limit, broken=info.broken, eval_size=eval_size)
         if own.held_out != info.held_out:  # of images that the run was trained on, the accuracy says nothing
             raise ValueError("its validation images are not those that were held out for the run")
         return own
@@ -318,22 +322,20 @@ def evaluate_run(
     if bad := [size for size in sizes if size not in BOUNDS["size"]]:
         raise ValueError(f"the side of the images must be {BOUNDS['size']}, not {bad[0]}")
     trained, recipe = load_run(folder, best=best, trust=trust), run_recipe(folder)
-    found = run_data(folder, data, limit=limit)
-    check_data(trained, found)
-    # other images are evaluated on whole, and nothing held out; of the run's own, those that it was not trained on
-    if data is not None and found.held_out not in (None, read_info(folder).held_out):
-        every = together(found.train, found.val)
-        found = replace(found, val=every if limit is None else every.take(balanced(every.labels, limit)))
+    own = image_format(trained)
+    least, asked = max(trained.config["size"], own["size"]), sizes or (own["size"],)
+    # files are decoded at each larger side; a smaller one is made of what the training was evaluated on
+    sides = sorted({max(least, size) for size in asked})
+    found = {side: _evaluated(trained, folder, data, limit, side) for side in sides}
     with joined(device) as (world, chosen), arithmetic(tf32=recipe.precision != "fp32"):
-        own = image_format(trained)
-        world.check_alike(
-            {"sizes": sizes, "images": len(found.val), "the digest of the data": found.digest[:12], **own}
-        )
+        digests = " ".join(each.digest[:12] for each in found.values())
+        images = max(len(each.val) for each in found.values())  # as many at each side
+        world.check_alike({"sizes": sizes, "images": images, "the digest of the data": digests, **own})
         model = trained.model.to(chosen)
         scores = {}
-        for size in sizes or (own["size"],):
+        for size in asked:
             batches = EvalBatches(
-                found.val,
+                found[max(least, size)].val,
                 batch_size=recipe.eval_batch,
                 device=chosen,
                 rank=world.rank,
@@ -343,3 +345,14 @@ def evaluate_run(
             )
             scores[size] = evaluate(model, batches, recipe, device=chosen, world=world)
     return scores
+
+
+def _evaluated(trained: Trained, folder: str | Path, data: str | None, limit: int | None, side: int) -> DataSet:
+    """The data of which the validation split is evaluated on, with files decoded at this side."""
+    found = run_data(folder, data, limit=limit, eval_size=side)
+    check_data(trained, found)
+    if data is None or found.held_out in (None, read_info(folder).held_out):
+        return found  # of the run's own images, those that it was not trained on
+    found = load_data(data, size=side, limit=limit)  # it is evaluated on whole, and nothing held out
+    every = together(found.train, found.val)
+    return replace(found, val=every if limit is None else every.take(balanced(every.labels, limit)))
