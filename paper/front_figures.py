@@ -8,7 +8,7 @@ from typing import Any
 from paper.compared import method_name
 from paper.jobs import planned
 from paper.panels import labelled_bar
-from paper.view import Record, groups, matching, values
+from paper.view import Record, groups, matching, mean_and_error, values
 from repopt.plans.scales import Scales
 from repopt.report.figures import GRID, INK, MARKERS, MUTED, SERIES, key, new_figure, new_panels, to_svg
 
@@ -133,16 +133,11 @@ def front(rows: Sequence[Record], study: Mapping[str, Any]) -> str:
     for method in study["methods"]:
         name = method_name(method)
         found = matching(rows, way=_FRONT.get(name, name), backend="onnxruntime", weights="channel", images="1000")
-        speed = {"name": name, "images_per_second": method["images_per_second"]}
-        methods.append({**speed, **_figures(found, "float_accuracy", ""), **_figures(found, "int8_accuracy", "int8_")})
+        methods.append({"name": name, "images_per_second": method["images_per_second"]})
+        for kind, column in (("", "float_accuracy"), ("int8_", "int8_accuracy")):
+            accuracy, error = mean_and_error(found, column)
+            methods[-1] |= {f"{kind}accuracy": accuracy, f"{kind}standard_error": error}
     return compared({"methods": methods})
-
-
-def _figures(rows: Sequence[Record], column: str, kind: str) -> dict[str, float]:
-    """Mean and standard error over the seeds, as `repopt compare` names them."""
-    found = values(rows, column)
-    error = statistics.stdev(found) / math.sqrt(len(found))
-    return {f"{kind}accuracy": statistics.mean(found), f"{kind}standard_error": error}
 
 
 def kernel_steps(rows: Sequence[Record]) -> str:

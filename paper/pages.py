@@ -192,8 +192,8 @@ def _figures(results: Path) -> Iterator[tuple[str, str]]:
         yield from ((f"worth-{kind}", svg) for kind, svg in worth_figures.drawings(found).items())
     if found := read_rows(results / "int8_mini.csv"):
         yield "int8", front_figures.int8_bars(found, table_named("int8_mini").order["way"])
-    if found and (study := compared.studies(results).get("imagenette")):
-        yield "front", front_figures.front(found, study)
+        if study := compared.studies(results).get("imagenette"):
+            yield "front", front_figures.front(found, study)
     yield from ((f"compare-{name}", front_figures.compared(study)) for name, study in compared.studies(results).items())
     if found := read_rows(results / "histograms.csv"):
         yield "kernels", front_figures.kernel_steps(found)

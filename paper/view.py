@@ -66,6 +66,13 @@ def mean(rows: Iterable[Record], column: str = "val_accuracy") -> float:
     return statistics.mean(found) if found else math.nan
 
 
+def mean_and_error(rows: Sequence[Record], column: str = "val_accuracy") -> tuple[float, float]:
+    """Over the seeds; the error is the standard one of the mean, 0 for a single seed."""
+    found = values(rows, column)
+    error = statistics.stdev(found) / math.sqrt(len(found)) if len(found) > 1 else 0.0
+    return mean(rows, column), error
+
+
 def diverged(rows: Iterable[Record]) -> int:
     """How many trainings did not reach their end."""
     return sum(row.get("outcome", "finished") not in ("", "finished") for row in rows)

@@ -1,12 +1,10 @@
 """The figures of docs/results.md: what each way to train reaches, and where re-parameterization gains on others."""
 
-import math
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from paper.evidence import WHERE
-from paper.view import Gap, Record, difference, groups, matching, mean, values
+from paper.view import Gap, Record, difference, groups, matching, mean, mean_and_error
 from repopt.report.figures import GRID, INK, MARKERS, SERIES, key, new_figure, to_svg
 
 _SHOWN = {"model": "repopt_vgg_b0", "share": "100%", "epochs": "15"}
@@ -16,20 +14,13 @@ _OURS, _OTHERS = "RepOpt, searched", ("plain SGD", "Dirac", "RepVGG")
 def drawings(rows: Sequence[Record]) -> dict[str, str]:
     """{name of a file: figure}."""
     lines = {way: _shown(matching(rows, **_SHOWN, way=way)) for way in WHERE.order["way"]}
-    found = {way: _mean_and_error(line) for way, line in lines.items() if line}
+    found = {way: mean_and_error(line) for way, line in lines.items() if line}
     return {"ways": _accuracies(found), "where": _gains([*_cells(rows)])}
 
 
 def _shown(rows: Sequence[Record]) -> Sequence[Record]:
     """The rows of the learning rate that seed 0 chooses."""
     return WHERE.at_best(rows) if rows else []
-
-
-def _mean_and_error(rows: Sequence[Record]) -> tuple[float, float]:
-    """Over the seeds; the error is the standard one of the mean, 0 for a single seed."""
-    found = values(rows)
-    error = statistics.stdev(found) / math.sqrt(len(found)) if len(found) > 1 else 0.0
-    return mean(rows), error
 
 
 def _cells(rows: Sequence[Record]) -> Iterator[tuple[float, Mapping[str, Gap]]]:
