@@ -14,7 +14,7 @@ from paper.jobs import Lines, Scope, Training
 from paper.tables import Table
 from paper.view import SEEDS, Record, accuracy, number, over_rows, papers, spread, text
 from paper.workshop import FIGURES, Workshop, figures_of
-from repopt.bench.inference import TIMINGS, inference_speed
+from repopt.bench.inference import SECONDS, TIMINGS, inference_speed
 from repopt.bench.train_cost import measure_training
 from repopt.device import environment
 from repopt.models import create_model, deploy
@@ -132,10 +132,10 @@ def _inference_speed(training: Training, scope: Scope, _: int, workshop: Worksho
         import timm
 
         net = folded(timm.create_model(training.model))
-    size, batch, steps = (32, 4, 2) if scope.quick else (*_TESTED[name][1:3], 30)
+    size, batch, seconds = (32, 4, 0.0) if scope.quick else (*_TESTED[name][1:3], SECONDS)
     about: dict[str, Any] = {"batch_size": batch, "size": size, "precision": scope.adapt(Recipe(), 0).precision}
     with workshop.alone():
-        speed = inference_speed(net, **about, device=device, steps=steps)
+        speed = inference_speed(net, **about, device=device, seconds=seconds)
     parameters = sum(param.numel() for param in net.parameters())
     about |= {"images_per_second": speed, "parameters": parameters, "norms": "folded", "timings": TIMINGS}
     return [{**about, **environment(device)}]

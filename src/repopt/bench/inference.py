@@ -1,7 +1,9 @@
 """Images per second of a model in inference, on noise held on the device."""
 
+import math
 import statistics
 import time
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -11,6 +13,7 @@ from repopt.train.recipe import Precision
 
 _WARM = 3  # calls before the clock starts: compilation, and the choice of kernels
 TIMINGS = 3  # their median counts
+SECONDS = 0.5  # of a timing, about
 
 
 def inference_speed(
@@ -20,22 +23,20 @@ def inference_speed(
     size: int,
     precision: Precision,
     device: torch.device,
-    steps: int,
     channels: int = 3,
+    seconds: float = SECONDS,
 ) -> float:
     """Images per second of a model, the median of three timings; compiled on CUDA, as in training.
 
     Args:
         model: it is moved to the device and into eval mode.
-        batch_size: images per step.
+        batch_size: images per call.
         size: side of the images.
         precision: bf16 converts the weights; tf32 computes in it where the device can.
         device: where.
-        steps: in each timing.
         channels: of the images.
+        seconds: that each timing is to fill, by one call or more.
     """
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1, not {steps}")
     if precision == "fp16":
         raise ValueError("inference is timed in fp32, tf32 or bf16: give one of them")
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
@@ -47,18 +48,29 @@ def inference_speed(
     called = torch.compile(model) if cuda else model
     with arithmetic(tf32=precision != "fp32", benchmark=True), torch.inference_mode():
         for _ in range(_WARM):
-            called(images)
-        _wait(device)
-        seconds = []
-        for _ in range(TIMINGS):
-            start = time.perf_counter()
-            for _ in range(steps):
-                called(images)
-            _wait(device)
-            seconds.append(time.perf_counter() - start)
-    return steps * batch_size / statistics.median(seconds)
+            once = _timed(called, images, 1)
+        calls = max(1, math.ceil(seconds / once))
+        timings = [_timed(called, images, calls) for _ in range(TIMINGS)]
+    return calls * batch_size / statistics.median(timings)
 
 
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def seconds_taken(call: float, seconds: float = SECONDS) -> float:
+    """What `inference_speed` takes, where a call takes so long.
+
+    Example:
+        >>> seconds_taken(0.1)
+        1.8
+        >>> seconds_taken(2.0)  # longer than a timing is to be
+        12.0
+    """
+    return _WARM * call + TIMINGS * max(call, seconds)
+
+
+def _timed(called: Callable[[torch.Tensor], object], images: torch.Tensor, calls: int) -> float:
+    """Seconds of so many calls."""
+    start = time.perf_counter()
+    for _ in range(calls):
+        called(images)
+    if images.is_cuda:
+        torch.cuda.synchronize(images.device)
+    return time.perf_counter() - start

@@ -17,7 +17,7 @@ from repopt.bench.inference import inference_speed
 from repopt.compare.budget import Cost, Extent, fitted, seconds
 from repopt.compare.settings import Chosen
 from repopt.compare.study import Study
-from repopt.compare.trials import seconds_to_write, tried
+from repopt.compare.trials import INFERRED, seconds_to_write, tried
 from repopt.compare.verdict import Measured, best_rate
 from repopt.compare.ways import Way
 from repopt.data import DataSet
@@ -36,7 +36,6 @@ from repopt.verification.waiting import paced
 
 Say = Callable[[str], None]
 _BACKENDS: tuple[Backend, ...] = ("onnxruntime", "x86")  # the first that is installed
-_TIMED = {"cpu": (16, 2), "cuda": (128, 300)}  # images a batch and batches, of a timing of the inference
 
 
 def prepared(
@@ -221,15 +220,13 @@ class _Work:
     def inference(self, run: Path) -> float:
         """Images per second of the model as it is deployed."""
         trained = load_run(run, trust=self._is_own(run))
-        batch, steps = _TIMED[self.device.type]
         precision = self.study.recipe.precision
         return inference_speed(
             as_deployed(trained.model),
-            batch_size=batch,
+            batch_size=INFERRED[self.device.type],
             size=image_format(trained)["size"],
             precision="fp32" if precision == "fp16" else precision,
             device=self.device,
-            steps=steps,
             channels=len(trained.config["mean"]),
         )
 

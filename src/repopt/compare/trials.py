@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from repopt.bench.inference import seconds_taken
 from repopt.bench.train_cost import take_steps
 from repopt.compare.budget import Cost
 from repopt.data import DataSet
@@ -17,7 +18,7 @@ from repopt.train.best_weights import finished_model
 from repopt.train.loop import Trainer
 from repopt.train.training import Job, build
 
-INFERENCE_IMAGES = 150  # that a timing of the inference takes, about
+INFERRED = {"cpu": 16, "cuda": 128}  # images a call, where the inference is timed
 _WARM = 8  # steps in which CUDA compiles and captures
 _ENOUGH_STEPS, _ENOUGH_SECONDS = 20, 1.5  # whichever comes first
 _FORWARD = 0.4  # of a training image's time goes into an evaluated one, at most
@@ -50,7 +51,7 @@ def tried(job: Job, data: DataSet, device: torch.device, *, loading: float) -> C
         start=each + _SAVING,
         epoch=len(trainer.batches) * step + evaluations * len(data.val) * image,
         seed=loading + quantized * image,
-        once=INFERENCE_IMAGES * image + 2 * (ready - each),  # compiled to train, and to infer
+        once=seconds_taken(INFERRED[device.type] * image) + 2 * (ready - each),  # compiled to train, and to infer
     )
 
 
