@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from repopt.device import arithmetic
+from repopt.train.compiling import compiled
 from repopt.train.recipe import Precision
 
 _WARM = 3  # calls before the clock starts: compilation, and the choice of kernels
@@ -45,7 +46,7 @@ def inference_speed(
     model = model.eval().to(device=device, dtype=dtype, memory_format=layout)  # type: ignore[call-overload]
     images = torch.randn(batch_size, channels, size, size, device=device, dtype=dtype).to(memory_format=layout)
     torch.compiler.reset()
-    called = torch.compile(model) if cuda else model
+    called = compiled(model, tuned=False) if cuda else model
     with arithmetic(tf32=precision != "fp32", benchmark=True), torch.inference_mode():
         for _ in range(_WARM):
             once = _timed(called, images, 1)

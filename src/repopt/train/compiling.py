@@ -12,6 +12,7 @@ Weights are inputs of what torch compiles. So a process that trains several seed
 modules, shapes and precision. torch looks up what it compiled by the backend, so that is the same object each time.
 """
 
+import warnings
 from functools import partial
 from typing import Any
 
@@ -38,7 +39,9 @@ def _inductor(graph: GraphModule, inputs: list[Any], *, tuned: bool) -> Any:
 
     if torch.is_autocast_enabled("cuda"):
         pad_few_channels_(graph, CHANNELS)
-    return lowered(graph, inputs, options={"coordinate_descent_tuning": tuned})
+    with warnings.catch_warnings():  # the recipe's precision decides about TF32: torch need not advise it
+        warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
+        return lowered(graph, inputs, options={"coordinate_descent_tuning": tuned})
 
 
 _BACKENDS = {tuned: partial(_inductor, tuned=tuned) for tuned in (False, True)}
