@@ -30,7 +30,7 @@ def run(*words):
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
-    """Two methods, each at three rates, with two seeds."""
+    """Two methods, each at three rates or more, with two seeds."""
     folder = tmp_path_factory.mktemp("compare")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -55,12 +55,12 @@ def test_each_way_has_its_seeds_at_the_better_rate(compared):
     assert set(found["environment"]) == {"hardware", "threads", "python", "torch", "date"}
     assert list(rows) == ["sgd", "repopt"]
     for name, row in rows.items():
-        assert set(row["rates"]) == {"0.03", "0.1", "0.3"}
+        assert set(row["rates"]) >= {"0.03", "0.1", "0.3"}  # and others where the lowest or the highest is the best
         assert row["rates"][str(row["lr"])] == max(row["rates"].values()) == row["accuracies"][0]
         assert len(row["accuracies"]) == len(row["int8"]) == 2
         assert row["inference"] > 0 < row["images_per_second"]
         trained = sorted(path.name for path in compared.iterdir() if path.name.startswith(f"{name}-"))
-        assert len(trained) == 4
+        assert len(trained) == len(row["rates"]) + 1
     assert rows["repopt"]["int8"][1] == _int8(compared, rows["repopt"]["lr"], 1)
 
 

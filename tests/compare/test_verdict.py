@@ -1,11 +1,12 @@
 """The better rate, the best way, the noise, and what INT8 costs."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from made_up import measured_way as way
-from repopt.compare.verdict import best_rate, is_noise, ranked, sentences, standard_error
+from repopt.compare.verdict import best_rate, is_noise, next_rate, ranked, sentences, standard_error
 
 
 @pytest.mark.parametrize(
@@ -21,6 +22,33 @@ from repopt.compare.verdict import best_rate, is_noise, ranked, sentences, stand
 )
 def test_the_better_rate_is_chosen_and_a_training_that_diverged_is_the_worst(accuracies, rate):
     assert best_rate(accuracies) == rate
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "rate"),
+    [
+        ({0.03: 82.0, 0.1: 81.0, 0.3: None}, 0.01),
+        ({0.03: 80.0, 0.1: 81.0, 0.3: 82.0}, 1.0),
+        ({0.03: 80.0, 0.1: 81.0, 0.3: 82.0, 1.0: 83.0}, 3.0),
+        ({0.03: 80.0, 0.1: 81.0, 0.3: 82.0, 1.0: 83.0, 3.0: 84.0}, None),  # no more to try
+        ({0.03: 80.0, 0.1: 83.0, 0.3: 82.0}, None),
+        ({0.03: 80.0, 0.1: 81.0, 0.3: 82.0, 1.0: None}, None),
+        ({0.03: 25.0, 0.1: 25.0, 0.3: 24.0}, None),  # equal, as at chance
+        ({0.03: None, 0.1: None, 0.3: None}, 0.01),
+        ({0.1: 80.0}, 0.03),
+    ],
+)
+def test_the_search_for_a_rate_goes_on_beyond_an_edge_that_is_best(accuracies, rate):
+    assert next_rate(accuracies, further=(0.003, 0.01, 0.03, 1.0, 3.0)) == rate
+
+
+def test_a_best_rate_at_the_edge_of_those_tried_is_said():
+    low, high, one = (replace(way(name, 80.0, 81.0), lr=rate) for name, rate in (("a", 0.1), ("b", 0.3), ("c", 0.1)))
+    inside = replace(way("d", 80.0, 81.0), rates={0.1: 70.0, 0.3: 80.0, 1.0: 75.0}, lr=0.3)
+    low, high = replace(low, rates={0.1: 80.0, 0.3: 70.0}), replace(high, rates={0.1: 70.0, 0.3: 80.0})
+    said = " ".join(sentences([low, high, one, inside]))
+    assert "Best at the lowest learning rate tried, and perhaps better at a lower one: a (0.1)." in said
+    assert "Best at the highest learning rate tried, and perhaps better at a higher one: b (0.3)." in said
 
 
 def test_the_error_of_a_mean_is_its_deviation_over_the_root_of_the_seeds():

@@ -13,7 +13,7 @@ from repopt.compare.budget import shortened
 from repopt.compare.comparing import Say, measured, prepared, run_folder, within
 from repopt.compare.overview import as_record, command_of, notes_of, table_of
 from repopt.compare.settings import Chosen, read_chosen, write_chosen
-from repopt.compare.study import Study, rates_around
+from repopt.compare.study import Study, rates_around, rates_beyond
 from repopt.compare.verdict import Measured, sentences
 from repopt.compare.ways import chosen_ways, shipped_scales
 from repopt.data import load_data
@@ -67,7 +67,8 @@ def compare(
         seeds: of each method.
         epochs: of each training; the recipe's unless given.
         minutes: that all may take: epochs are lowered to fit, then seeds. 10 unless these or --epochs are given.
-        lr: one learning rate for all; the best of three for each method unless given.
+        lr: one learning rate for all. Unless given, each method has three, and goes on to lower or higher ones while
+            these are better.
         precision: of the forward and backward pass; the recipe's unless given, and with auto bf16 on CUDA.
         recipe: auto (follows the number and size of the images), a name, or a .toml file.
         out: the folder of runs, page and numbers; a comparison that was interrupted goes on.
@@ -90,6 +91,7 @@ def compare(
         ways=chosen_ways(model, methods, scales, shipped or "depth"),
         recipe=base if not lr else replace(base, lr=lr[0]),
         rates=lr or rates_around(base.lr),
+        further=() if lr else rates_beyond(base.lr),
         seeds=seeds,
         limit=limit,
         options=options,
@@ -182,7 +184,7 @@ def check_request(*, seeds: int, minutes: float | None, lr: tuple[float, ...] = 
     if len(lr) > 1:
         raise ValueError(
             f"--lr takes one learning rate, not {' '.join(f'{rate:g}' for rate in lr)}: leave it out, and each method "
-            "takes the best of three"
+            "takes its best of several"
         )
 
 
@@ -195,12 +197,14 @@ def _speaker(*, quiet: bool) -> Say:
 
 
 def _estimate(study: Study, chosen: Chosen) -> str:
-    count = len(study.ways) * study.extent.trainings
-    names, rates, seeds = ", ".join(way.name for way in study.ways), len(study.rates), study.seeds
+    names, seeds = ", ".join(way.name for way in study.ways), counted(study.seeds, "seed")
+    rates, about = counted(len(study.rates), "learning rate"), ""
+    if study.further:  # some ways take them
+        rates, about = f"{rates} or more", "about "
+    count = counted(len(study.ways) * study.extent.trainings, "training")
     return (
-        f"{names}: {counted(rates, 'learning rate')} and {counted(seeds, 'seed')} each\n"
-        f"{counted(count, 'training')} of {counted(study.recipe.epochs, 'epoch')}: about {chosen.minutes:.1f} minutes "
-        "on this machine"
+        f"{names}: {rates} and {seeds} each\n"
+        f"{about}{count} of {counted(study.recipe.epochs, 'epoch')}: about {chosen.minutes:.1f} minutes on this machine"
     )
 
 

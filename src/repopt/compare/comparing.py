@@ -18,7 +18,7 @@ from repopt.compare.budget import Cost, Extent, fitted, seconds
 from repopt.compare.settings import Chosen
 from repopt.compare.study import Study
 from repopt.compare.trials import INFERRED, seconds_to_write, tried
-from repopt.compare.verdict import Measured, best_rate
+from repopt.compare.verdict import Measured, best_rate, next_rate
 from repopt.compare.ways import Way
 from repopt.data import DataSet
 from repopt.files import read_as
@@ -164,6 +164,8 @@ class _Work:
         torch.compiler.reset()  # what is compiled serves every rate and seed of a way, and no other way
         study, seeds = self.study, self.study.own_seeds
         first = {rate: self.accuracy(way, rate, seeds[0]) for rate in study.rates}
+        while (rate := next_rate(first, study.further)) is not None:
+            first[rate] = self.accuracy(way, rate, seeds[0])
         rate = best_rate(first)
         others = seeds[1:] if first[rate] is not None else ()
         accuracies = [first[rate], *(self.accuracy(way, rate, seed) for seed in others)]
@@ -172,7 +174,7 @@ class _Work:
         records = [read_run(run) for run in runs]
         measured = Measured(
             name=way.name,
-            rates=first,
+            rates=dict(sorted(first.items())),
             lr=rate,
             accuracies=tuple(accuracy for accuracy in accuracies if accuracy is not None),
             diverged=accuracies.count(None),
@@ -238,5 +240,5 @@ class _Work:
 def within(study: Study, chosen: Chosen) -> Study:
     """The study in the extent that was chosen."""
     ways = tuple(way for way in study.ways if way.name in chosen.methods)
-    extent = Extent(epochs=chosen.epochs, seeds=chosen.seeds, rates=len(study.rates))
+    extent = Extent(epochs=chosen.epochs, seeds=chosen.seeds, rates=study.extent.rates)
     return replace(study.within(extent), ways=ways)

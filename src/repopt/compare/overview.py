@@ -38,9 +38,11 @@ def notes_of(study: Study, measured: Sequence[Measured], no_int8: str = "") -> l
     ]
     if len(study.rates) > 1:
         tried = "; ".join(f"{each.name}: {_rates(each)}" for each in measured)
+        beyond = ", then at lower or higher ones while these were better" if study.further else ""
         notes.append(
             f"Each way was trained at the learning rates {', '.join(f'{rate:g}' for rate in study.rates)} with the "
-            "first seed, and goes on with the best one. That seed counts in its mean, which favours each way alike. "
+            f"first seed{beyond}, and goes on with the best one. That seed counts in its mean, which favours each way "
+            "alike. "
             f"By rate: {tried}."
         )
     if no_int8:

@@ -12,7 +12,7 @@ from repopt.train.recipe import Recipe
 from repopt.train.training import Job
 
 # rates that are tried, times the recipe's: inits that differ in size want rates that differ by more than 2
-_TRIED = (0.3, 1.0, 3.0)
+_TRIED, _FURTHER = (0.3, 1.0, 3.0), (0.03, 0.1, 10.0, 30.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,8 @@ class Study:
         data: as `load_data` takes it.
         ways: to train the model.
         recipe: of all trainings, in full; its rate and seed are the first.
-        rates: learning rates.
+        rates: learning rates that each way is trained at.
+        further: rates below and above those, for a way that is best at the lowest or at the highest.
         seeds: how many of each way.
         limit: keep that many images.
         options: of the model.
@@ -37,13 +38,15 @@ class Study:
     recipe: Recipe
     rates: tuple[float, ...]
     seeds: int
+    further: tuple[float, ...] = ()
     limit: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     branches: BranchChoice | None = None
 
     @property
     def extent(self) -> Extent:
-        return Extent(epochs=self.recipe.epochs, seeds=self.seeds, rates=len(self.rates))
+        """With one further rate for each way: some need none, some two."""
+        return Extent(epochs=self.recipe.epochs, seeds=self.seeds, rates=len(self.rates) + (1 if self.further else 0))
 
     @property
     def own_seeds(self) -> range:
@@ -78,4 +81,18 @@ def rates_around(lr: float) -> tuple[float, ...]:
         >>> rates_around(0.1)
         (0.03, 0.1, 0.3)
     """
-    return tuple(float(f"{times * lr:.6g}") for times in _TRIED)
+    return _times(lr, _TRIED)
+
+
+def rates_beyond(lr: float) -> tuple[float, ...]:
+    """Those that are tried next where the lowest or the highest of `rates_around` is the best.
+
+    Example:
+        >>> rates_beyond(0.1)
+        (0.003, 0.01, 1.0, 3.0)
+    """
+    return _times(lr, _FURTHER)
+
+
+def _times(lr: float, factors: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(float(f"{factor * lr:.6g}") for factor in factors)

@@ -73,6 +73,23 @@ def best_rate(accuracies: Mapping[float, float | None]) -> float:
     return max(sorted(accuracies), key=lambda rate: -1.0 if (found := accuracies[rate]) is None else found)
 
 
+def next_rate(accuracies: Mapping[float, float | None], further: Sequence[float]) -> float | None:
+    """The rate to try next: below the lowest or above the highest, if that is better than the others; None if not.
+
+    Example:
+        >>> next_rate({0.1: 90.0, 0.3: 92.5}, further=[0.01, 0.03, 1.0, 3.0])
+        1.0
+        >>> next_rate({0.1: 90.0, 0.3: 92.5, 1.0: 91.0}, further=[0.01, 0.03, 3.0])
+    """
+    rates, best = sorted(accuracies), best_rate(accuracies)
+    reached = accuracies[best]
+    if reached is not None and list(accuracies.values()).count(reached) > 1:
+        return None  # equal at two rates, as at chance
+    if best == rates[0]:
+        return max((rate for rate in further if rate < best), default=None)
+    return min((rate for rate in further if rate > best), default=None) if best == rates[-1] else None
+
+
 def standard_error(accuracies: Sequence[float], images: int) -> float:
     """Of the mean over seeds; of a single one, of the share of correct images.
 
@@ -121,7 +138,7 @@ def sentences(measured: Sequence[Measured], *, epochs: int = 0, wanted: int = 0)
         said.append(f"Behind it by more than the noise: {_listed(behind)}.")
     if epochs < wanted:
         said.append(f"All were trained for {epochs} of {wanted} epochs, and a full training may rank them differently.")
-    return [*said, *_about_int8(order), *_about_seeds(measured)]
+    return [*said, *_about_int8(order), *_about_rates(order), *_about_seeds(measured)]
 
 
 def _about_int8(order: Sequence[Measured]) -> list[str]:
@@ -133,6 +150,16 @@ def _about_int8(order: Sequence[Measured]) -> list[str]:
         f"INT8 costs, in points: {_listed(costs)}.",
         f"Best in INT8: {first.name}, with {_plus_minus(first.int8_accuracy, first.int8_error)}.",
     ]
+
+
+def _about_rates(order: Sequence[Measured]) -> list[str]:
+    """Of ways whose best rate may lie beyond those that were tried."""
+    several, said = [each for each in order if len(each.rates) > 1], []
+    for edge, beyond, further in (("lowest", "lower", 0.0), ("highest", "higher", math.inf)):
+        at = [f"{each.name} ({each.lr:g})" for each in several if next_rate(each.rates, [further]) == further]
+        if at:
+            said.append(f"Best at the {edge} learning rate tried, and perhaps better at a {beyond} one: {_listed(at)}.")
+    return said
 
 
 def _about_seeds(measured: Sequence[Measured]) -> list[str]:
