@@ -126,20 +126,24 @@ _CELLS = [
     *product(("b0",), ("10%", "50%", "100%"), (120,)),
 ]
 _COMPARED = ("plain SGD", "Dirac", "RepOpt, searched", "RepOpt, one run", "RepVGG")
+_BASELINES = {name: _WAYS[name] for name in ("plain SGD", "Dirac")}  # best at the lowest of the rates above
 
 WHERE = Table(
     title="Where does it pay?",
     keys=("model", "share", "epochs", "way", "rate", "seed"),
     trainings=[
-        training
-        for size, share, epochs in [*_CELLS, *product(("a0",), ("100%",), (15, 40))]
-        for training in _trainings(
-            {name: way for name, way in _WAYS.items() if size == "b0" or name in _COMPARED},
-            _mini64(epochs, size, _SHARES[share]),
-            (*_RATES, _LOWER) if (size, share, epochs) == _CELLS[0] else _RATES,
-            share=share,
-            epochs=epochs,
-        )
+        *(
+            training
+            for size, share, epochs in [*_CELLS, *product(("a0",), ("100%",), (15, 40))]
+            for training in _trainings(
+                {name: way for name, way in _WAYS.items() if size == "b0" or name in _COMPARED},
+                _mini64(epochs, size, _SHARES[share]),
+                (*_RATES, _LOWER) if (size, share, epochs) == _CELLS[0] else _RATES,
+                share=share,
+                epochs=epochs,
+            )
+        ),
+        *_trainings(_BASELINES, _mini64(40), (_LOWER,), share="100%", epochs=40),
     ],
     by=("model", "share", "epochs", "way"),
     **_CHOSEN,
@@ -186,14 +190,17 @@ DECAY = Table(
     title="Weight decay that bites",
     keys=("model", "weight_decay", "way", "rate", "seed"),
     trainings=[
-        training
-        for decay in _DECAYS
-        for training in _trainings(
-            {name: _WAYS[name] for name in _DECAYED},
-            _mini64(40, weight_decay=decay),
-            _RATES if decay == _DECAYS[0] else (*_RATES, _LOWER),
-            weight_decay=decay,
-        )
+        *(
+            training
+            for decay in _DECAYS
+            for training in _trainings(
+                {name: _WAYS[name] for name in _DECAYED},
+                _mini64(40, weight_decay=decay),
+                _RATES if decay == _DECAYS[0] else (*_RATES, _LOWER),
+                weight_decay=decay,
+            )
+        ),
+        *_trainings(_BASELINES, _mini64(40, weight_decay=1e-3), (_LOWER / 2,), weight_decay=1e-3),
     ],
     by=("weight_decay", "way"),
     **_CHOSEN,
