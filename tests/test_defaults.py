@@ -138,7 +138,9 @@ def test_auto_is_a_named_recipe_where_one_fits():
     )
 
 
-@pytest.mark.parametrize("one_at_a_time", [{"images": 1}, {"batch_size": 1}, {"accumulate": 16}])
+@pytest.mark.parametrize(
+    "one_at_a_time", [{"images": 1}, {"batch_size": 1}, {"accumulate": 16}, {"images": 1, "compile": True}]
+)
 def test_a_batch_norm_left_with_one_value_is_said_in_a_sentence(one_at_a_time, tmp_path):
     with pytest.raises(ValueError, match="a batch norm is left with a single value"):
         train_run(small_job(**one_at_a_time), tmp_path / "run", device="cpu", quiet=True)

@@ -10,7 +10,7 @@ import torch
 
 from made_up import measured_way as way
 from repopt.cli import main
-from repopt.compare.comparing import measured
+from repopt.compare.comparing import measured, run_folder
 from repopt.compare.overview import command_of, table_of
 from repopt.compare.study import Study
 from repopt.compare.ways import chosen_ways
@@ -56,7 +56,8 @@ def test_each_way_has_its_seeds_at_the_better_rate(compared):
     assert list(rows) == ["sgd", "repopt"]
     for name, row in rows.items():
         assert set(row["rates"]) >= {"0.03", "0.1", "0.3"}  # and others where the lowest or the highest is the best
-        assert row["rates"][str(row["lr"])] == max(row["rates"].values()) == row["accuracies"][0]
+        reached = [accuracy for accuracy in row["rates"].values() if accuracy is not None]
+        assert row["rates"][str(row["lr"])] == max(reached) == row["accuracies"][0]
         assert len(row["accuracies"]) == len(row["int8"]) == 2
         assert row["inference"] > 0 < row["images_per_second"]
         trained = sorted(path.name for path in compared.iterdir() if path.name.startswith(f"{name}-"))
@@ -80,6 +81,59 @@ def test_the_trainings_of_a_way_share_what_is_compiled(tmp_path, monkeypatch):
     assert len(graphs) == len(ways)
 
 
+def small_study(**others):
+    recipe = dataclasses.replace(demo(), epochs=6, batch_size=16, warmup_epochs=0, eval_every=6)
+    ways = chosen_ways(OTHER, ("sgd",))
+    return Study(
+        **{"model": OTHER, "data": "digits", "ways": ways, "recipe": recipe, "seeds": 1, "limit": 400, **others}
+    )
+
+
+def compared_by(study, folder, int8=None, say=print):
+    return measured(
+        study, load_data(study.data, limit=study.limit), folder, int8=int8, device=torch.device("cpu"), say=say
+    )
+
+
+def test_where_the_highest_rate_is_the_best_higher_ones_follow(tmp_path):
+    study = small_study(rates=(1e-4, 0.03), further=(1e-5, 0.1))
+    (found,) = compared_by(study, tmp_path)
+    assert list(found.rates) == [1e-4, 0.03, 0.1]
+    assert found.rates[1e-4] < found.rates[0.03]
+    assert found.lr == max(found.rates, key=found.rates.get)
+
+
+def test_what_resumes_a_training_is_kept_for_the_chosen_rate_alone(tmp_path):
+    (found,) = compared_by(small_study(rates=(1e-4, 0.03)), tmp_path)
+    kept = {path.parent for path in tmp_path.glob("*/checkpoint*")}
+    assert kept == {run_folder(tmp_path, "sgd", found.lr, 0)}
+
+
+def test_int8_takes_the_data_that_are_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr("repopt.quantize.quantizing.run_data", None)  # would load them again
+    (found,) = compared_by(small_study(rates=(0.03,)), tmp_path, int8="onnxruntime")
+    assert len(found.int8) == 1
+
+
+def test_a_network_that_cannot_be_quantized_after_all_costs_the_column_not_the_comparison(tmp_path, monkeypatch):
+    def refuse(*args, **options):
+        raise RuntimeError("no such operator\nand a long trace")
+
+    said = []
+    monkeypatch.setattr("repopt.quantize.quantizing.calibrate_to", refuse)
+    (found,) = compared_by(small_study(rates=(0.03,)), tmp_path, int8="onnxruntime", say=said.append)
+    assert found.accuracies
+    assert found.int8 == ()
+    assert said[-1] == "sgd: a figure is missing, since no such operator"
+
+
+@pytest.mark.parametrize(("method", "named"), [("sgd", False), ("repopt", True)])
+def test_the_command_names_branches_for_methods_that_plan_some(method, named):
+    study = small_study(rates=(0.1,), ways=chosen_ways(OTHER, (method,)), model=OTHER)
+    command = command_of(study, "auto", [], [way(method, 80.0)], branches="acnet")
+    assert ("--branches acnet" in command) is named
+
+
 def test_the_page_needs_nothing_else(compared):
     page = (compared / "compare.html").read_text()
     assert "http://" not in page.replace("http://www.w3.org", "")
@@ -88,8 +142,8 @@ def test_the_page_needs_nothing_else(compared):
 
 
 def test_what_was_interrupted_goes_on_and_what_is_finished_stays(again, capsys):
-    _, before = figures(again)
-    interrupted = again / "repopt-lr0.1-seed0"
+    rows, before = figures(again)
+    interrupted = run_folder(again, "repopt", rows["repopt"]["lr"], seed=0)
     for name in ("summary.json", "model.safetensors", "config.json"):
         (interrupted / name).unlink()
     shutil.rmtree(interrupted / "int8", ignore_errors=True)
@@ -99,7 +153,7 @@ def test_what_was_interrupted_goes_on_and_what_is_finished_stays(again, capsys):
     said = capsys.readouterr().out
     _, after = figures(again)
     assert [line for line in said.splitlines() if " seed 0: " in line or " seed 1: " in line] == [
-        line for line in said.splitlines() if line.startswith("repopt, lr 0.1, seed 0: ")
+        line for line in said.splitlines() if line.startswith(f"repopt, lr {rows['repopt']['lr']:g}, seed 0: ")
     ]
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     assert [row["accuracies"] for row in after["methods"]] == [row["accuracies"] for row in before["methods"]]

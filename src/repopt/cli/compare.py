@@ -99,7 +99,7 @@ def compare(
     )
     where = None if device == "auto" else device
     other = None if base.precision == own else base.precision
-    given = {"--epochs": epochs, "--limit": limit, "--branches": branches, "--device": where, "--precision": other}
+    given = {"--epochs": epochs, "--limit": limit, "--device": where, "--precision": other}
     flags = [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
     flags += ["--warmup-epochs", f"{base.warmup_epochs:g}"] if epochs is not None else []
     flags += ["--model-args", *model_args] if model_args else []
@@ -111,6 +111,7 @@ def compare(
         fixed=bool(methods),
         named=recipe,
         flags=flags,
+        branches=branches,
         device=device,
         quiet=quiet,
         as_json=json,
@@ -126,14 +127,14 @@ def run_study(
     device: Device,
     named: str = "auto",
     flags: list[str] | None = None,
+    branches: str | None = None,
     quiet: bool = False,
     as_json: bool = False,
 ) -> int:
     """Estimates, trains, measures and prints; `repopt demo` does the same on digits."""
-    start, chosen_on = time.perf_counter(), chosen_device(device)
+    chosen_on = chosen_device(device)
     read_chosen(out, {})  # before anything is loaded
     data = load_data(study.data, size=study.recipe.size, limit=study.limit, eval_size=study.recipe.eval_size)
-    loading = time.perf_counter() - start
     say = _speaker(quiet=quiet or as_json)
     request = {**study.as_json(), "minutes": minutes, "data_digest": data.digest}
     asked, study = study, replace(study, recipe=with_batch_for(study.recipe, len(data.train)))
@@ -146,31 +147,32 @@ def run_study(
             about_split(data),
             about_batch(asked.recipe.batch_size, study.recipe, data),
         ]
-        chosen = prepared(
-            study, data, loading=loading, minutes=minutes, fixed=fixed, device=chosen_on, say=notes.append
-        )
+        found = prepared(study, data, minutes=minutes, fixed=fixed, device=chosen_on, say=notes.append)
         for note in filter(None, notes):  # now that no error can make them moot
             say(f"note: {note}")
+        chosen = read_chosen(out, request) or found  # where the same command was started twice, the first one's
         write_chosen(out, request, chosen)
     else:
         say(f"going on with the comparison in {out}")
     study = within(study, chosen)
     say(_estimate(study, chosen))
     began = time.perf_counter()
-    found = measured(study, data, out, int8=chosen.int8, device=chosen_on, say=say)
+    results = measured(study, data, out, int8=chosen.int8, device=chosen_on, say=say)
     spent = {"estimate": chosen.minutes, "this_time": (time.perf_counter() - began) / 60}
-    command = command_of(asked, named, flags or [], found)
-    said = sentences(found, epochs=study.recipe.epochs, wanted=asked.recipe.epochs)
-    record = {**as_record(study, spent, found, said, command), "environment": environment(chosen_on)}
+    command = command_of(asked, named, flags or [], results, branches)
+    said = sentences(results, epochs=study.recipe.epochs, wanted=asked.recipe.epochs)
+    record = {**as_record(study, spent, results, said, command), "environment": environment(chosen_on)}
     with replacing(out / "compare.json") as path:
         path.write_text(json.dumps(record, indent=2) + "\n")
     page = (
-        _write_page(study, out, found, said, command, chosen.no_int8) if command else "no page: every training diverged"
+        _write_page(study, out, results, said, command, chosen.no_int8)
+        if command
+        else "no page: every training diverged"
     )
     if as_json:
         print(json.dumps(record, indent=2))
     else:
-        _print(found, said, command)
+        _print(results, said, command)
         print(f"time: {spent['this_time']:.1f} minutes, estimated {spent['estimate']:.1f}")
         print(f"numbers: {out / 'compare.json'}\n{page}")
     return 0
@@ -204,7 +206,7 @@ def _estimate(study: Study, chosen: Chosen) -> str:
     count = counted(len(study.ways) * study.extent.trainings, "training")
     return (
         f"{names}: {rates} and {seeds} each\n"
-        f"{about}{count} of {counted(study.recipe.epochs, 'epoch')}: about {chosen.minutes:.1f} minutes on this machine"
+        f"{about}{count} of {counted(study.recipe.epochs, 'epoch')}: about {chosen.minutes:.1f} minutes in all"
     )
 
 

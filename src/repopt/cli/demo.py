@@ -7,6 +7,7 @@ from repopt.cli.compare import check_request, run_study
 from repopt.compare.budget import shortened
 from repopt.compare.study import Study, rates_around
 from repopt.compare.ways import chosen_ways, shipped_scales
+from repopt.train.progress import StoppedError
 from repopt.train.recipe import demo
 from repopt.verification.cases import run_matrix
 
@@ -45,7 +46,11 @@ def tell(
     )
     equal = _show_equality()
     folder = next(path for path in _names(out) if not path.exists())
-    run_study(study, folder, minutes=minutes, fixed=True, device="auto", quiet=quiet)
+    flags = ["--epochs", str(epochs), "--warmup-epochs", f"{recipe.warmup_epochs:g}"] if recipe != demo() else []
+    try:
+        run_study(study, folder, minutes=minutes, fixed=True, device="auto", flags=flags, quiet=quiet)
+    except StoppedError as error:
+        raise StoppedError("stopped: the next demo begins anew, in another folder", error.code) from error
     return 0 if equal else 1
 
 

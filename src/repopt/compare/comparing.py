@@ -7,17 +7,18 @@ carries on.
 import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from repopt.bench.inference import inference_speed
-from repopt.compare.budget import Cost, Extent, fitted, seconds
+from repopt.compare.budget import Cost, Extent, fitted, seconds, shortened
 from repopt.compare.settings import Chosen
 from repopt.compare.study import Study
-from repopt.compare.trials import INFERRED, seconds_to_write, tried
+from repopt.compare.trials import INFERRED, seconds_of_int8, tried
 from repopt.compare.verdict import Measured, best_rate, next_rate
 from repopt.compare.ways import Way
 from repopt.data import DataSet
@@ -28,8 +29,9 @@ from repopt.plans.patterns import counted
 from repopt.quantize import Int8, QuantizeJob, quantize_run
 from repopt.quantize.ptq import check_installed
 from repopt.quantize.setting import Backend
+from repopt.train.checkpoint import remove_checkpoints
 from repopt.train.progress import DivergedError, StoppedError
-from repopt.train.records import RunConfig, RunRecord, read_run
+from repopt.train.records import Int8Record, RunConfig, RunRecord, read_run
 from repopt.train.runs import image_format, load_run
 from repopt.train.training import train_run
 from repopt.verification.waiting import paced
@@ -39,14 +41,13 @@ _BACKENDS: tuple[Backend, ...] = ("onnxruntime", "x86")  # the first that is ins
 
 
 def prepared(
-    study: Study, data: DataSet, *, loading: float, minutes: float | None, fixed: bool, device: torch.device, say: Say
+    study: Study, data: DataSet, *, minutes: float | None, fixed: bool, device: torch.device, say: Say
 ) -> Chosen:
     """Takes a few steps each way, and chooses what fits into the minutes.
 
     Args:
         study: what is asked for.
         data: its data.
-        loading: seconds that it took to load them.
         minutes: that the comparison may take; as many as it takes if None.
         fixed: whether a way that does not fit the model is an error; it is left out otherwise.
         device: where.
@@ -55,16 +56,16 @@ def prepared(
     costs = dict[str, Cost]()
     for way in study.ways:
         try:
-            costs[way.name] = tried(study.job(way, study.rates[0], study.recipe.seed), data, device, loading=loading)
+            costs[way.name] = tried(study.job(way, study.rates[0], study.recipe.seed), data, device)
         except (ValueError, TypeError) as error:
             if fixed or way.method == "sgd":  # which any model can be trained by: the model or the data is at fault
                 raise
             say(f"{way.name} is left out, since {error}")
-    int8, writing, trouble = _int8(study, data)
+    int8, quantizing, trouble = _int8(study, data)
     if trouble:
         say(f"INT8 is left out: {trouble}")
     for name, cost in costs.items():
-        costs[name] = replace(cost, seed=0.0 if int8 is None else cost.seed + writing)
+        costs[name] = replace(cost, seed=0.0 if int8 is None else cost.seed + quantizing)
     extent = study.extent if minutes is None else fitted(list(costs.values()), study.extent, minutes)
     chosen = Chosen(
         methods=tuple(costs),
@@ -80,18 +81,17 @@ def prepared(
 
 
 def _about_extent(wanted: Extent, chosen: Chosen, minutes: float) -> str:
-    found = Extent(epochs=chosen.epochs, seeds=chosen.seeds, rates=wanted.rates)
     less = [
-        f"{getattr(found, name)} instead of {getattr(wanted, name)} {name}"
+        f"{getattr(chosen, name)} instead of {getattr(wanted, name)} {name}"
         for name in ("epochs", "seeds")
-        if getattr(found, name) != getattr(wanted, name)
+        if getattr(chosen, name) != getattr(wanted, name)
     ]
     fits = "to fit into" if chosen.minutes <= minutes else "and still more than"
     return f"{' and '.join(less)}, {fits} {counted(minutes, 'minute')}: --minutes gives it more"
 
 
 def _int8(study: Study, data: DataSet) -> tuple[Backend | None, float, str]:
-    """The backend, the seconds that writing a file takes, and why there is none where there is none."""
+    """The backend, the seconds that it takes for a model, and why there is none where there is none."""
     trouble = ""
     for backend in _BACKENDS:
         setting = Int8(backend=backend)
@@ -102,7 +102,7 @@ def _int8(study: Study, data: DataSet) -> tuple[Backend | None, float, str]:
             continue
         try:
             job = study.job(study.ways[0], study.rates[0], study.recipe.seed)
-            return backend, seconds_to_write(job, data, setting), ""
+            return backend, seconds_of_int8(job, data, setting), ""
         except Exception as error:  # of exporters, which raise anything
             trouble = f"{study.model} cannot be quantized ({str(error).partition(chr(10))[0]})"
     return None, 0.0, trouble
@@ -126,7 +126,7 @@ def measured(
     if int8 is None:
         return [each for each, _ in trained]
     say("measuring INT8")  # last, since it leaves the GPU idle
-    return [replace(each, int8=tuple(work.int8_accuracy(run, int8) for run in runs)) for each, runs in trained]
+    return [replace(each, int8=work.int8_accuracies(each, runs, int8)) for each, runs in trained]
 
 
 def run_folder(out: Path, name: str, rate: float, seed: int) -> Path:
@@ -141,13 +141,6 @@ def _speed(records: list[RunRecord]) -> float | None:
 
 def _peak(record: RunRecord) -> int:
     return (record.summary.peak_memory_bytes if record.summary else None) or 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class QuantizedAccuracy:
-    """What a comparison reads of quantized.json."""
-
-    int8_accuracy: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,6 +160,8 @@ class _Work:
         while (rate := next_rate(first, study.further)) is not None:
             first[rate] = self.accuracy(way, rate, seeds[0])
         rate = best_rate(first)
+        for other in first.keys() - {rate}:
+            remove_checkpoints(run_folder(self.out, way.name, other, seeds[0]))  # most of a folder, and of no more use
         others = seeds[1:] if first[rate] is not None else ()
         accuracies = [first[rate], *(self.accuracy(way, rate, seed) for seed in others)]
         finished = [seed for seed, reached in zip(seeds, accuracies, strict=False) if reached is not None]
@@ -180,7 +175,7 @@ class _Work:
             diverged=accuracies.count(None),
             images_per_second=_speed(records),
             peak_bytes=max((_peak(record) for record in records), default=0) or None,
-            inference=self.inference(runs[0]) if runs else None,
+            inference=self.tried_to(self.inference, way.name, runs[0]) if runs else None,
             val_images=len(self.data.val),
         )
         return measured, runs
@@ -212,12 +207,26 @@ class _Work:
         self.progress(f"{way.name}, lr {rate:g}, seed {seed}: accuracy {accuracy:.2f} in {passed:.0f} s")
         return accuracy
 
+    def int8_accuracies(self, way: Measured, runs: Sequence[Path], backend: Backend) -> tuple[float, ...]:
+        """Of the runs of a way; none if one of them cannot be quantized."""
+        found = [self.tried_to(partial(self.int8_accuracy, backend=backend), way.name, run) for run in runs]
+        known = tuple(accuracy for accuracy in found if accuracy is not None)
+        return known if len(known) == len(runs) else ()
+
     def int8_accuracy(self, run: Path, backend: Backend) -> float:
         file = run / "int8" / "quantized.json"
         if not file.exists():
             job = QuantizeJob(setting=Int8(backend=backend))
-            quantize_run(run, job, device=self.device, quiet=True, trust=self._is_own(run))
-        return read_as(file, QuantizedAccuracy).int8_accuracy
+            quantize_run(run, job, device=self.device, quiet=True, trust=self._is_own(run), loaded=self.data)
+        return read_as(file, Int8Record).int8_accuracy
+
+    def tried_to(self, measure: Callable[[Path], float], name: str, run: Path) -> float | None:
+        """A figure beside the accuracy, without which a comparison does not end: None, and said, if it fails."""
+        try:
+            return measure(run)
+        except Exception as error:  # of exporters and of devices, which raise anything
+            self.say(f"{name}: a figure is missing, since {str(error).partition(chr(10))[0]}")
+            return None
 
     def inference(self, run: Path) -> float:
         """Images per second of the model as it is deployed."""
@@ -238,7 +247,6 @@ class _Work:
 
 
 def within(study: Study, chosen: Chosen) -> Study:
-    """The study in the extent that was chosen."""
+    """The study with the ways, epochs and seeds that were chosen."""
     ways = tuple(way for way in study.ways if way.name in chosen.methods)
-    extent = Extent(epochs=chosen.epochs, seeds=chosen.seeds, rates=study.extent.rates)
-    return replace(study.within(extent), ways=ways)
+    return replace(study, ways=ways, recipe=shortened(study.recipe, chosen.epochs), seeds=chosen.seeds)

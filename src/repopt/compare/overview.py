@@ -1,6 +1,5 @@
 """A comparison for a reader: the table, how it was measured, and the command that trains the best way in full."""
 
-import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -10,6 +9,7 @@ from repopt.compare.study import Study
 from repopt.compare.verdict import Measured, ranked
 from repopt.compare.ways import Way
 from repopt.plans.patterns import counted
+from repopt.train.methods import plans_branches
 
 _ABSENT = "–"
 
@@ -52,7 +52,9 @@ def notes_of(study: Study, measured: Sequence[Measured], no_int8: str = "") -> l
     return notes
 
 
-def command_of(study: Study, recipe_name: str, flags: Sequence[str], measured: Sequence[Measured]) -> str:
+def command_of(
+    study: Study, recipe_name: str, flags: Sequence[str], measured: Sequence[Measured], branches: str | None = None
+) -> str:
     """What trains the best way in full; nothing if all diverged.
 
     Args:
@@ -60,6 +62,7 @@ def command_of(study: Study, recipe_name: str, flags: Sequence[str], measured: S
         recipe_name: that the user gave, or auto.
         flags: others that the user gave and `repopt train` takes, too.
         measured: the results.
+        branches: that the user gave, for a method that plans some.
     """
     order = ranked(measured)
     if not order:
@@ -67,6 +70,7 @@ def command_of(study: Study, recipe_name: str, flags: Sequence[str], measured: S
     way = next(each for each in study.ways if each.name == order[0].name)
     words = ["repopt", "train", "--model", study.model, "--data", study.data, *_of_way(way), "--lr", f"{order[0].lr:g}"]
     words += [] if recipe_name == "auto" else ["--recipe", recipe_name]
+    words += ["--branches", branches] if branches is not None and plans_branches(study.model, way.method) else []
     return shlex.join([*words, *flags, "--out", f"runs/{way.method}"])
 
 
@@ -89,7 +93,7 @@ def as_record(
         }
         for each in measured
     ]
-    record = {
+    return {
         "best": order[0].name if order else None,
         "sentences": said,
         "command": command,
@@ -97,8 +101,6 @@ def as_record(
         "methods": rows,
         "study": study.as_json(),
     }
-    found: dict[str, Any] = json.loads(json.dumps(record))
-    return found
 
 
 def _mean(values: Sequence[float], of: Measured, mean: str, error: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from repopt.compare.budget import Extent, shortened
+from repopt.compare.budget import Extent
 from repopt.compare.ways import Way
 from repopt.train.branch_choice import BranchChoice
 from repopt.train.methods import plans_branches
@@ -65,10 +65,6 @@ class Study:
             options=dict(self.options),
             branches=self.branches if plans_branches(self.model, way.method) else None,
         )
-
-    def within(self, extent: Extent) -> "Study":
-        """The same for other epochs and seeds."""
-        return replace(self, recipe=shortened(self.recipe, extent.epochs), seeds=extent.seeds)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -3,6 +3,7 @@
 import gc
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -22,22 +23,23 @@ INFERRED = {"cpu": 16, "cuda": 128}  # images a call, where the inference is tim
 _WARM = 8  # steps in which CUDA compiles and captures
 _ENOUGH_STEPS, _ENOUGH_SECONDS = 20, 1.5  # whichever comes first
 _FORWARD = 0.4  # of a training image's time goes into an evaluated one, at most
-_CALIBRATED = 2.0  # times an evaluated image: all activations are kept
+_CALIBRATED = 4.0  # times an image in INT8: it is computed in float, and all activations are kept
+_INFERRED_INT8 = 16  # images
 _SAVING = 0.5  # seconds for the files of a run
 
 
-def tried(job: Job, data: DataSet, device: torch.device, *, loading: float) -> Cost:
+def tried(job: Job, data: DataSet, device: torch.device) -> Cost:
     """Takes a few steps of a job, and extrapolates.
 
     Args:
         job: what is trained.
         data: its data.
         device: where.
-        loading: seconds that it takes to load the data, as INT8 does.
     """
     torch.compiler.reset()  # as each way compiles its own
     gc.collect()
-    recipe, start = job.recipe, time.perf_counter()
+    recipe = replace(job.recipe, tune=bool(job.recipe.tune))  # as in the few epochs that fit into some minutes
+    start = time.perf_counter()
     trainer = Trainer(build(job, data, device), data, recipe, None, device=device, quiet=True)
     built = time.perf_counter() - start
     take_steps(trainer, 1 if device.type == "cpu" else _WARM)
@@ -46,11 +48,10 @@ def tried(job: Job, data: DataSet, device: torch.device, *, loading: float) -> C
     step = _seconds_of_a_step(trainer)
     image = _FORWARD * step / recipe.batch_size
     evaluations = -(-recipe.epochs // recipe.eval_every) / recipe.epochs  # of an epoch
-    quantized = _CALIBRATED * min(Int8().images, len(data.train)) + 2 * len(data.val)  # images
     return Cost(
         start=each + _SAVING,
         epoch=len(trainer.batches) * step + evaluations * len(data.val) * image,
-        seed=loading + quantized * image,
+        seed=len(data.val) * image,  # the float model, beside the INT8 one
         once=seconds_taken(INFERRED[device.type] * image) + 2 * (ready - each),  # compiled to train, and to infer
     )
 
@@ -68,13 +69,20 @@ def _timed(trainer: Trainer, steps: int) -> float:
     return time.perf_counter() - start
 
 
-def seconds_to_write(job: Job, data: DataSet, int8: Int8) -> float:
-    """How long it takes to write a job's model as an INT8 file; raises what the exporter raises if it cannot."""
+def seconds_of_int8(job: Job, data: DataSet, int8: Int8) -> float:
+    """How long it takes to calibrate a job's model, to write it and to evaluate it, on the CPU.
+
+    It raises what the exporter raises, if that cannot write the model.
+    """
     model = as_deployed(finished_model(build(job, data, torch.device("cpu")).model)).eval()
     size = job.recipe.eval_size or job.recipe.size or data.size
+    images = torch.randn(_INFERRED_INT8, data.channels, size, size)
     start = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        quantize_model(
-            model, [torch.randn(2, data.channels, size, size)], Path(folder, FILES[int8.backend]), setting=int8
-        )
-    return time.perf_counter() - start
+    with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
+        quantized = quantize_model(model, [images[:2]], Path(folder, FILES[int8.backend]), setting=int8)
+        writing = time.perf_counter() - start
+        quantized(images)  # the first call takes longer
+        start = time.perf_counter()
+        quantized(images)
+        image = (time.perf_counter() - start) / len(images)
+    return writing + image * (_CALIBRATED * min(int8.images, len(data.train)) + len(data.val))

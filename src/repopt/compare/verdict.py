@@ -155,8 +155,8 @@ def _about_int8(order: Sequence[Measured]) -> list[str]:
 def _about_rates(order: Sequence[Measured]) -> list[str]:
     """Of ways whose best rate may lie beyond those that were tried."""
     several, said = [each for each in order if len(each.rates) > 1], []
-    for edge, beyond, further in (("lowest", "lower", 0.0), ("highest", "higher", math.inf)):
-        at = [f"{each.name} ({each.lr:g})" for each in several if next_rate(each.rates, [further]) == further]
+    for edge, beyond, of in (("lowest", "lower", min), ("highest", "higher", max)):
+        at = [f"{each.name} ({each.lr:g})" for each in several if each.lr == of(each.rates)]
         if at:
             said.append(f"Best at the {edge} learning rate tried, and perhaps better at a {beyond} one: {_listed(at)}.")
     return said

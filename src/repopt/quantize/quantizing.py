@@ -146,6 +146,7 @@ def quantize_run(
     device: torch.device | None = None,
     quiet: bool = False,
     trust: bool = False,
+    loaded: DataSet | None = None,
 ) -> Quantized:
     """Quantizes a finished run, evaluates both models on the same data, and writes the INT8 one.
 
@@ -156,12 +157,13 @@ def quantize_run(
         device: where QAT and evaluation are computed; ONNX Runtime computes on the CPU.
         quiet: show no progress.
         trust: as `load_run` takes it.
+        loaded: the data, where they are loaded already.
     """
     run, job, device = Path(run), job or QuantizeJob(), device or _CPU
     out = run / "int8" if out is None else Path(out)
     if out.exists():
         raise ValueError(f"{str(out)!r} already exists: give another --out")
-    prepared = _prepare(run, job, trust=trust)
+    prepared = _prepare(run, job, loaded, trust=trust)
     say = Console(stderr=True, quiet=quiet, style="dim", highlight=False).print
     say(f"evaluating the float model on {len(prepared.data.val):,} images")
     before = prepared.accuracy(prepared.trained.model, device)
@@ -187,10 +189,10 @@ def quantize_run(
     return Quantized(file=out / file.name, record=record, layers=costs, trouble=trouble)
 
 
-def _prepare(run: Path, job: QuantizeJob, *, trust: bool) -> _Prepared:
+def _prepare(run: Path, job: QuantizeJob, loaded: DataSet | None, *, trust: bool) -> _Prepared:
     trained, recipe = load_run(run, trust=trust), run_recipe(run)
     check_installed(job.setting)
-    data = run_data(run, job.data, limit=job.limit)
+    data = loaded or run_data(run, job.data, limit=job.limit)
     batches = calibration_batches(trained, data, job.setting.images)
     form = _auto_form(trained.model, job.method) if job.form == "auto" else job.form
     model = shaped(trained.model, form, batches)

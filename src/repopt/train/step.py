@@ -5,8 +5,8 @@ hits and whether a loss was not finite are summed up on the device and read now 
 host. Evaluation is the mean loss and accuracy over a set, each image counted once, exact over all ranks.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, reduce
 from typing import Any
@@ -143,7 +143,7 @@ class TrainStep:
         losses, hits = [], []
         for number, part in enumerate(zip(pixels.chunk(parts), labels.chunk(parts), strict=True), start=1):
             with self._without_reduction(last=number == parts):
-                with autocast(self._recipe, self._device):
+                with _one_value_in_words(), autocast(self._recipe, self._device):
                     loss, found = self._objective(*part, mix)
                 self.scaler.scale(loss / parts).backward()
             losses.append(loss.detach() / parts)
@@ -159,6 +159,19 @@ class TrainStep:
         """Ranks average their gradients once a step, after the last part."""
         no_sync = getattr(self._objective, "no_sync", None)
         return nullcontext() if last or no_sync is None else no_sync()
+
+
+@contextmanager
+def _one_value_in_words() -> Iterator[None]:
+    """Says what to do where a batch norm is left with one value; torch's error is another one once compiled."""
+    try:
+        yield
+    except (ValueError, RuntimeError) as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise ValueError(
+            "a batch norm is left with a single value per channel: train on more images at a time, or on larger ones"
+        ) from error
 
 
 def mixed_share(recipe: Recipe, epoch: int, step: int, device: torch.device) -> Tensor | None:

@@ -169,14 +169,7 @@ def _train(
             changed = {name: info[name] for name in _OF_BROKEN}
             folder.write("run.json", {**read_json(folder.path, "run.json"), **changed})
     _say(notes, quiet=quiet or folder is None)  # now that no error can make them moot
-    try:
-        summary = trainer.fit()
-    except ValueError as error:
-        if "more than 1 value per channel" not in str(error):
-            raise
-        raise ValueError(
-            "a batch norm is left with a single value per channel: train on more images at a time, or on larger ones"
-        ) from error
+    summary = trainer.fit()
     if folder is not None:
         if job.method == "search" or job.scales == LEARN:
             _save_searched(job, trainer.subject, folder, {**info, "val_accuracy": summary["val_accuracy"]})
