@@ -7,7 +7,8 @@ import torch
 
 from repopt.data import load_data
 from repopt.train.loop import Trainer
-from repopt.train.recipe import demo
+from repopt.train.notes import about_precision
+from repopt.train.recipe import demo, usual_precision
 from repopt.train.training import Job, build
 
 DEVICES = [
@@ -48,3 +49,12 @@ def test_a_step_that_overflows_in_fp16_is_as_if_it_had_not_been(device, clip, me
         torch.testing.assert_close(
             ours, theirs, rtol=1e-3 if device == "cuda" else 0, atol=1e-6 if device == "cuda" else 0
         )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_fp32_is_said_to_be_slow_where_the_device_is_made_for_less(device):
+    chosen = torch.device(device)
+    said = about_precision(dataclasses.replace(demo(), precision="fp32"), chosen)
+    faster = usual_precision(chosen)
+    assert said is None if faster == "fp32" else f"--precision {faster} is faster" in said
+    assert about_precision(dataclasses.replace(demo(), precision="bf16"), chosen) is None

@@ -13,13 +13,13 @@ import repopt
 from repopt.bench.data_speed import measure_data
 from repopt.bench.step_cost import Implementation, Rule, measure_step
 from repopt.bench.train_cost import measure_training
-from repopt.cli.output import Device, check_seed, model_options, print_json, table, usual_precision
+from repopt.cli.output import Device, check_seed, model_options, print_json, table
 from repopt.device import chosen_device, environment
 from repopt.files import append_csv
 from repopt.train.branch_choice import as_branches, read_choice
 from repopt.train.branch_choice import chosen as chosen_branches
 from repopt.train.methods import Method
-from repopt.train.recipe import Precision, Recipe
+from repopt.train.recipe import Precision, Recipe, usual_precision
 
 
 def bench_step(

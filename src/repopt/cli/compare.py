@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from repopt.cli.output import Device, model_options, table, usual_precision
+from repopt.cli.output import Device, model_options, table
 from repopt.compare.budget import shortened
 from repopt.compare.comparing import Say, measured, prepared, run_folder, within
 from repopt.compare.overview import as_record, command_of, notes_of, table_of
@@ -23,7 +23,7 @@ from repopt.plans.patterns import counted
 from repopt.train.auto_recipe import auto_recipe
 from repopt.train.branch_choice import read_choice
 from repopt.train.notes import about_auto, about_batch, about_digits, about_split
-from repopt.train.recipe import Precision, load_recipe, with_batch_for
+from repopt.train.recipe import Precision, load_recipe, usual_precision, with_batch_for
 
 _MINUTES = 10.0  # where neither minutes nor epochs are given
 

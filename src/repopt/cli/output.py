@@ -3,19 +3,13 @@
 import json
 from typing import Any, Literal
 
-import torch
 from rich import box
 from rich.table import Table
 
-from repopt.train.recipe import BOUNDS, Precision
+from repopt.train.recipe import BOUNDS
 
 Device = Literal["auto", "cpu", "cuda"]
 Strides = tuple[int, int, int, int, int]
-
-
-def usual_precision(device: torch.device) -> Precision:
-    """What a GPU is fastest with, and fp32 elsewhere."""
-    return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
 
 
 def table(first: str, *numbers: str, title: str | None = None) -> Table:

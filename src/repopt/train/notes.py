@@ -11,7 +11,7 @@ from repopt.files import read_as, read_lines_as
 from repopt.models.saved import CONFIG
 from repopt.plans.patterns import counted
 from repopt.plans.scales import Scales, shipped
-from repopt.train.recipe import Recipe, lr_at
+from repopt.train.recipe import Recipe, lr_at, usual_precision
 from repopt.train.records import RunConfig, ScalesRecord
 
 _CHANCE, _MOVED = 1.5, 0.01  # times the accuracy of guessing; of the scales, the least relative change
@@ -47,6 +47,14 @@ def about_warmup(recipe: Recipe) -> str | None:
         f"the warm-up of {counted(recipe.warmup_epochs, 'epoch')} does not end within {recipe.epochs}: for a quick try "
         "give --warmup-epochs 0"
     )
+
+
+def about_precision(recipe: Recipe, device: torch.device) -> str | None:
+    """Of fp32, where the device is made for less."""
+    faster = usual_precision(device)
+    if recipe.precision != "fp32" or faster == "fp32":
+        return None
+    return f"fp32 takes several times as long as {faster} on this GPU: --precision {faster} is faster"
 
 
 def about_digits(data: DataSet) -> str | None:

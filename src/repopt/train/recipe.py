@@ -268,6 +268,11 @@ def on_cuda_unless_given(switch: bool | None, device: torch.device) -> bool:
     return device.type == "cuda" if switch is None else switch
 
 
+def usual_precision(device: torch.device) -> Precision:
+    """What a GPU is fastest with, and fp32 elsewhere."""
+    return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+
+
 def imagenet() -> Recipe:
     """The paper's training on ImageNet (section 4.1)."""
     return Recipe(size=224, resized_crop=(0.08, 1.0), randaugment=(2, 15))

@@ -31,7 +31,7 @@ from repopt.train.checkpoint import has_checkpoint, read_origin
 from repopt.train.distributed import World, joined
 from repopt.train.loop import Trainer
 from repopt.train.methods import LEARN, METHODS, Method, Subject, counterpart, make_subject, searched_scales
-from repopt.train.notes import about_batch, about_digits, about_length, about_split
+from repopt.train.notes import about_batch, about_digits, about_length, about_precision, about_split
 from repopt.train.progress import Clock
 from repopt.train.recipe import Recipe, on_cuda_unless_given, with_batch_for
 from repopt.train.records import read_info, read_json
@@ -147,7 +147,7 @@ def _train(
     else:
         asked = job.recipe
         job = dataclasses.replace(job, recipe=with_batch_for(asked, len(data.train), world.size))
-        notes.append(about_batch(asked.batch_size, job.recipe, data))
+        notes += [about_batch(asked.batch_size, job.recipe, data), about_precision(job.recipe, device)]
     subject = build(job, data, device)
     if not resume:
         notes += _about_branches(job, subject)
