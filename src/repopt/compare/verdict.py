@@ -64,13 +64,20 @@ class Measured:
 
 
 def best_rate(accuracies: Mapping[float, float | None]) -> float:
-    """The rate with the highest accuracy, the lower one of equals; the lowest if all diverged.
+    """The rate with the highest accuracy, of equals the one nearest to the middle; the lowest if all diverged.
 
     Example:
-        >>> best_rate({0.1: 90.0, 0.3: 92.5})
-        0.3
+        >>> best_rate({0.1: 90.0, 0.3: 92.5}), best_rate({0.03: 90.0, 0.1: 90.0, 0.3: 85.0})
+        (0.3, 0.1)
     """
-    return max(sorted(accuracies), key=lambda rate: -1.0 if (found := accuracies[rate]) is None else found)
+    rates = sorted(accuracies)
+    middle = (len(rates) - 1) / 2
+
+    def merit(place: int) -> tuple[float, float]:
+        found = accuracies[rates[place]]
+        return (-1.0, -place) if found is None else (found, -abs(place - middle))
+
+    return rates[max(range(len(rates)), key=merit)]
 
 
 def next_rate(accuracies: Mapping[float, float | None], further: Sequence[float]) -> float | None:
