@@ -56,6 +56,7 @@ def main(
     data = coco(images, annotations) if images and annotations else [square() for _ in range(16)]
     body = repopt.create_model(backbone, features_only=True, out_indices=(2, 3, 4))
     detector = FCOS(Pyramid(body, 64), 91 if images else 2, min_size=data[0][0].shape[1])
+    nn.init.ones_(detector.head.regression_head.bbox_reg.bias)  # behind a ReLU: from 0, sides of boxes may never learn
     plan = repopt.plan(detector, scales="ones")  # of the backbone, which declares its branches
     if not Path(backbone).is_dir():
         plan.init_()
@@ -63,8 +64,7 @@ def main(
     repopt.attach(optimizer, plan)
     for epoch in range(epochs):
         for batch in torch.randperm(len(data)).split(4):
-            pictures, targets = zip(*(data[i] for i in batch), strict=True)
-            loss = sum(detector(pictures, targets).values())
+            loss = sum(detector(*zip(*(data[i] for i in batch), strict=True)).values())
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
