@@ -186,15 +186,17 @@ def draw_figures(results: Path = RESULTS) -> None:
 def _figures(results: Path) -> Iterator[tuple[str, str]]:
     """Names and figures of those whose rows are there."""
     yield "multiplier", front_figures.multiplier()
+    study = compared.studies(results).get("imagenette")
+    if study:
+        yield "compare-imagenette", front_figures.compared(study)
     if found := read_rows(results / "figureE.csv"):
         yield from ((f"figureE-{kind}", svg) for kind, svg in drawings(found).items())
     if found := read_rows(results / "where.csv"):
         yield from ((f"worth-{kind}", svg) for kind, svg in worth_figures.drawings(found).items())
     if found := read_rows(results / "int8_mini.csv"):
         yield "int8", front_figures.int8_bars(found, table_named("int8_mini").order["way"])
-        if study := compared.studies(results).get("imagenette"):
+        if study:
             yield "front", front_figures.front(found, study)
-    yield from ((f"compare-{name}", front_figures.compared(study)) for name, study in compared.studies(results).items())
     if found := read_rows(results / "histograms.csv"):
         yield "kernels", front_figures.kernel_steps(found)
     if found := read_rows(results / "imagenette.csv"):
