@@ -18,7 +18,7 @@ from repopt.train.auto_recipe import auto_recipe, recipe_for
 from repopt.train.best_weights import BEST
 from repopt.train.notes import about_search
 from repopt.train.recipe import demo, imagenet, lr_at, search, small
-from repopt.train.runs import evaluate_run, run_recipe
+from repopt.train.runs import evaluate_run, run_data, run_recipe
 from repopt.train.training import train_run
 from report.folders import write_run
 
@@ -144,6 +144,25 @@ def test_auto_is_a_named_recipe_where_one_fits():
 def test_a_batch_norm_left_with_one_value_is_said_in_a_sentence(one_at_a_time, tmp_path):
     with pytest.raises(ValueError, match="a batch norm is left with a single value"):
         train_run(small_job(**one_at_a_time), tmp_path / "run", device="cpu", quiet=True)
+
+
+def test_other_data_are_read_at_the_size_of_the_run(photos, tmp_path):
+    """The recipe may name none, and large photos would be read at 224 pixels."""
+    train_run(small_job(images=32), tmp_path / "run", device="cpu", quiet=True)
+    assert run_recipe(tmp_path / "run").size is None
+    assert run_data(tmp_path / "run", str(photos)).size == 16
+
+
+def test_a_run_in_a_folder_with_a_suffix_keeps_its_epochs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    train_run(small_job(), "a.safetensors", device="cpu", quiet=True)
+    notes(["train", "--resume", "--out", "a.safetensors", "--device", "cpu"], capsys)
+    assert run_recipe("a.safetensors").epochs == 1
+
+
+def test_fewer_images_than_parts_of_a_batch_are_said_to_be_too_few(tmp_path):
+    with pytest.raises(ValueError, match="2 training images are too few for 4 parts of a batch: lower --accumulate"):
+        train_run(small_job(images=2, accumulate=4), tmp_path / "run", device="cpu", quiet=True)
 
 
 @pytest.mark.parametrize(("parts", "fits"), [(1, 20), (8, 16)])

@@ -23,7 +23,7 @@ def test_the_three_search_recipes_differ_where_the_paper_and_the_code_do():
 
 @pytest.mark.parametrize(
     ("images", "processes", "batch"),
-    [(256, 1, 256), (250, 1, 248), (250, 3, 240), (11, 3, 256)],  # the last: not one image for each part
+    [(256, 1, 256), (250, 1, 248), (250, 3, 240)],
 )
 def test_a_batch_larger_than_the_data_shrinks_to_what_its_parts_can_share(images, processes, batch):
     assert with_batch_for(Recipe(batch_size=256, accumulate=4), images, processes).batch_size == batch

@@ -24,6 +24,14 @@ def test_an_unfinished_run_says_what_its_last_epochs_do(tmp_path):
     assert run.seconds == pytest.approx(7 * 1.6)
 
 
+def test_a_run_that_is_being_lengthened_is_not_finished(tmp_path):
+    folder = write_run(tmp_path / "a")
+    recipe = json.loads((folder / "recipe.json").read_text())
+    (folder / "recipe.json").write_text(json.dumps({**recipe, "epochs": 40}))
+    run = read_run(folder)
+    assert (run.finished, run.epochs_done) == (False, 15)
+
+
 def test_a_run_before_its_first_epoch_is_a_run(tmp_path):
     folder = write_run(tmp_path / "a", finished=False)
     (folder / "metrics.jsonl").unlink()

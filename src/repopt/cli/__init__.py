@@ -228,7 +228,7 @@ def _base_recipe(command: str, given: list[str]) -> Any:
     if "--resume" in given:  # so that a field differs from the run's own only where a flag was given
         out = Path(_value(given, "--out") or _RECIPES[command])
         try:
-            return run_recipe(out.with_suffix("") if out.suffix == ".safetensors" else out)
+            return run_recipe(out.with_suffix("") if command == "search" and out.suffix == ".safetensors" else out)
         except (ValueError, OSError):  # which is said when the run is resumed
             return Recipe()
     name = _value(given, "--recipe") or "auto"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from repopt.data import DataSet, EvalBatches
 from repopt.device import arithmetic, environment
-from repopt.files import placing_folder, seal_of
+from repopt.files import placing_folder, read_as, seal_of
 from repopt.models import RepGhostNet, RepOptGhostNet, RepVGG, as_deployed, plain_from_repvgg
 from repopt.plans.planning import Plan, plan
 from repopt.quantize.calibration import calibration_batches, trimmed
@@ -27,7 +27,7 @@ from repopt.quantize.timing import SPEEDS, Timing, measure_speed
 from repopt.train.branch_choice import as_branches, chosen
 from repopt.train.distributed import World
 from repopt.train.recipe import Recipe
-from repopt.train.records import read_info
+from repopt.train.records import RunSummary, read_info
 from repopt.train.runs import Trained, image_format, load_run, run_data, run_recipe
 from repopt.train.step import evaluate
 
@@ -224,13 +224,13 @@ def _plan_of(run: Path, recipe: Recipe, model: nn.Module, form: Form) -> Plan:
 
 
 def _about(run: Path, job: QuantizeJob, prepared: _Prepared) -> dict[str, Any]:
-    recipe, training = prepared.recipe, prepared.training
+    recipe, training, summary = prepared.recipe, prepared.training, run / "summary.json"
     return {
         "run": str(run),
         "weights_seal": seal_of(run / "model.safetensors"),
         "model": prepared.trained.config["model"],
         "trained_by": read_info(run).method,
-        "epochs": recipe.epochs,
+        "epochs": read_as(summary, RunSummary).epochs if summary.exists() else recipe.epochs,
         "kernel": recipe.kernel,
         "seed": recipe.seed,
         "method": job.method,
@@ -238,6 +238,7 @@ def _about(run: Path, job: QuantizeJob, prepared: _Prepared) -> dict[str, Any]:
         "qat_lr": training and training.lr,
         "multipliers": job.multipliers if training else None,
         **asdict(job.setting),
+        "images": min(job.setting.images, len(prepared.data.train)),
         "calibrator": None if training else job.setting.chosen,
         "form": prepared.form,
         "data": prepared.data.name,

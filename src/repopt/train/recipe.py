@@ -253,7 +253,11 @@ def with_batch_for(recipe: Recipe, images: int, processes: int = 1) -> Recipe:
     """The recipe, with a batch no larger than the data, in equal parts for processes and accumulation."""
     parts = processes * recipe.accumulate
     fits = images // parts * parts
-    return dataclasses.replace(recipe, batch_size=fits) if fits and images < recipe.batch_size else recipe
+    if images >= recipe.batch_size:
+        return recipe
+    if not fits:
+        raise ValueError(f"{images} training images are too few for {parts} parts of a batch: lower --accumulate")
+    return dataclasses.replace(recipe, batch_size=fits)
 
 
 def freeze_step(recipe: Recipe, steps_per_epoch: int) -> float:

@@ -218,11 +218,14 @@ def read_run(folder: str | Path) -> RunRecord:
     epochs = {record.epoch: record for record in read_lines_as(folder / "metrics.jsonl", EpochRecord)}
     if summary is not None:
         check_epochs(folder, epochs, summary.epochs)
+    info, recipe = read_info(folder), read_json(folder, "recipe.json")
+    if summary is not None and summary.epochs < recipe.get("epochs", 0):
+        summary = None  # of a run that was lengthened since, and is not finished again
     scales = {record.epoch: record.scales for record in read_lines_as(folder / "scales.jsonl", ScalesRecord)}
     return RunRecord(
         folder=folder.resolve(),  # whose last part is a name, also of "."
-        info=read_info(folder),
-        recipe=read_json(folder, "recipe.json"),
+        info=info,
+        recipe=recipe,
         epochs=tuple(epochs[epoch] for epoch in sorted(epochs)),
         scales={epoch: scales[epoch] for epoch in sorted(scales)},
         summary=summary,

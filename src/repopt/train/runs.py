@@ -264,9 +264,9 @@ def run_data(
     size, eval_size = recipe.size, eval_size or recipe.eval_size
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, not {limit}")
-    if data is not None:
-        return load_data(data, size=size, limit=limit, eval_size=eval_size)
     info = read_info(folder)
+    if data is not None:
+        return load_data(data, size=info.image_size, limit=limit, eval_size=eval_size)
     try:
         limit = info.limit if limit is None else limit
         own = load_data(info.data, size=size, limit=limit, broken=info.broken, eval_size=eval_size)
