@@ -124,7 +124,7 @@ def test_a_network_that_cannot_be_quantized_after_all_costs_the_column_not_the_c
     (found,) = compared_by(small_study(rates=(0.03,)), tmp_path, int8="onnxruntime", say=said.append)
     assert found.accuracies
     assert found.int8 == ()
-    assert said[-1] == "sgd: a figure is missing, since no such operator"
+    assert said[-1] == "sgd-lr0.03-seed0: INT8 is missing, since no such operator"
 
 
 @pytest.mark.parametrize(("method", "named"), [("sgd", False), ("repopt", True)])

@@ -87,6 +87,18 @@ def test_a_trained_run_keeps_its_accuracy(request, tmp_path, trained, method, ba
     assert torch.stack(same).mean() > (0.95 if method == "ptq" else 0.8)
 
 
+def test_the_record_names_the_images_that_there_were_and_the_epochs_of_the_weights(run, tmp_path):
+    """Not those that were asked for, nor those that a run is being lengthened to."""
+    copied = shutil.copytree(run, tmp_path / "run")
+    trained = json.loads((copied / "summary.json").read_text())["epochs"]
+    recipe = json.loads((copied / "recipe.json").read_text())
+    (copied / "recipe.json").write_text(json.dumps({**recipe, "epochs": trained + 20}))
+    job = QuantizeJob(setting=Int8(backend="onnxruntime", images=1_000), limit=40)
+    record = quantize_run(copied, job, quiet=True).record
+    assert (record["images"], record["epochs"]) == (len(run_data(run, limit=40).train), trained)
+    assert record["images"] < 1_000
+
+
 @pytest.mark.slow
 def test_the_two_backends_agree(run, tmp_path):
     accuracies = [

@@ -126,7 +126,7 @@ def measured(
     if int8 is None:
         return [each for each, _ in trained]
     say("measuring INT8")  # last, since it leaves the GPU idle
-    return [replace(each, int8=work.int8_accuracies(each, runs, int8)) for each, runs in trained]
+    return [replace(each, int8=work.int8_accuracies(runs, int8)) for each, runs in trained]
 
 
 def run_folder(out: Path, name: str, rate: float, seed: int) -> Path:
@@ -175,7 +175,7 @@ class _Work:
             diverged=accuracies.count(None),
             images_per_second=_speed(records),
             peak_bytes=max((_peak(record) for record in records), default=0) or None,
-            inference=self.tried_to(self.inference, way.name, runs[0]) if runs else None,
+            inference=self.tried_to(self.inference, "its speed in inference", runs[0]) if runs else None,
             val_images=len(self.data.val),
         )
         return measured, runs
@@ -207,9 +207,9 @@ class _Work:
         self.progress(f"{way.name}, lr {rate:g}, seed {seed}: accuracy {accuracy:.2f} in {passed:.0f} s")
         return accuracy
 
-    def int8_accuracies(self, way: Measured, runs: Sequence[Path], backend: Backend) -> tuple[float, ...]:
+    def int8_accuracies(self, runs: Sequence[Path], backend: Backend) -> tuple[float, ...]:
         """Of the runs of a way; none if one of them cannot be quantized."""
-        found = [self.tried_to(partial(self.int8_accuracy, backend=backend), way.name, run) for run in runs]
+        found = [self.tried_to(partial(self.int8_accuracy, backend=backend), "INT8", run) for run in runs]
         known = tuple(accuracy for accuracy in found if accuracy is not None)
         return known if len(known) == len(runs) else ()
 
@@ -220,12 +220,12 @@ class _Work:
             quantize_run(run, job, device=self.device, quiet=True, trust=self._is_own(run), loaded=self.data)
         return read_as(file, Int8Record).int8_accuracy
 
-    def tried_to(self, measure: Callable[[Path], float], name: str, run: Path) -> float | None:
-        """A figure beside the accuracy, without which a comparison does not end: None, and said, if it fails."""
+    def tried_to(self, measure: Callable[[Path], float], what: str, run: Path) -> float | None:
+        """A figure beside the accuracy, for which no comparison is given up: None, and said, if it fails."""
         try:
             return measure(run)
         except Exception as error:  # of exporters and of devices, which raise anything
-            self.say(f"{name}: a figure is missing, since {str(error).partition(chr(10))[0]}")
+            self.say(f"{run.name}: {what} is missing, since {str(error).partition(chr(10))[0]}")
             return None
 
     def inference(self, run: Path) -> float:
