@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import repopt
-from repopt.bench.inference import inference_speed
+from repopt.bench.inference import _as_graph, inference_speed
 
 CPU = torch.device("cpu")
 
@@ -39,5 +39,36 @@ def test_a_timing_fills_half_a_second_by_one_call_or_more(call, calls, monkeypat
         "repopt.bench.inference._timed", lambda called, images, times: asked.append(times) or call * times
     )
     found = inference_speed(model, batch_size=2, size=32, precision="fp32", device=CPU)
-    assert asked == [1, 1, 1, calls, calls, calls]
+    assert asked == [1, calls, calls, calls]
     assert found == pytest.approx(2 / call)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+def test_on_cuda_a_call_is_launched_as_one_graph():
+    """Whatever the model, a timed call computes what the model does, and runs none of its Python."""
+    model, images = torch.nn.Conv2d(3, 4, 3).cuda(), torch.randn(2, 3, 8, 8, device="cuda")
+    seen, found = [], {}
+
+    def called(images):
+        seen.append(images)
+        found["output"] = model(images)
+
+    with torch.inference_mode():
+        for _ in range(3):
+            called(images)
+        graph = _as_graph(called, images)
+        captured = len(seen)
+        images.normal_()
+        graph(images)
+        assert len(seen) == captured
+        assert torch.equal(found["output"], model(images))
+    speed = inference_speed(
+        repopt.create_model("repopt_vgg_nano", num_classes=4),
+        batch_size=2,
+        size=32,
+        precision="bf16",
+        device=torch.device("cuda"),
+        seconds=0.01,
+    )
+    assert 0 < speed < float("inf")
