@@ -182,6 +182,9 @@ VIEWS: Mapping[str, View] = {
             *(number("compile_seconds", "compile, s", "{:.0f}"), "date"),
         ],
     ),
+    "compare_inference": View(
+        columns=["model", text("size", "pixels"), "trained by", number("inference", "inference, images/s")]
+    ),
     "int8_ptq": View(
         csv="int8",
         by=("trained_by", "epochs", "form", "seed"),
