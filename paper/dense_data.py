@@ -112,30 +112,32 @@ def read_coco(
 ) -> BoxedImages:
     """Reads COCO.
 
-    Crowds and boxes without an area are left out, and so are training images without an object.
+    Crowds and boxes without an area inside their image are left out, and so are training images without an object.
 
     Args:
         path: the folder with annotations/.
         split: train or val, of whatever year.
         size: every image is resized to a square of this side.
-        classes: names of those to keep; all of the file where None.
+        classes: names of those to keep; all of the file where None, in the order of their numbers.
         limit: keep the first that many images.
     """
     files = sorted((path / "annotations").glob(f"instances_{split}*.json"))
     if not files:
         raise FileNotFoundError(f"there is no annotations/instances_{split}2017.json in {str(path)!r}, as COCO has it")
     read, folder = read_as(files[0], CocoFile), path / files[0].stem.removeprefix("instances_")
-    names = tuple(category.name for category in read.categories) if classes is None else tuple(classes)
+    numbered = sorted(read.categories, key=lambda category: category.id)
+    names = tuple(category.name for category in numbered) if classes is None else tuple(classes)
     label_of = {each.id: names.index(each.name) + 1 for each in read.categories if each.name in names}
     objects: dict[int, list[CocoObject]] = defaultdict(list)
     for each in read.annotations:
         if each.category_id in label_of and not each.iscrowd and min(each.bbox[2:]) > 0:
             objects[each.image_id].append(each)
-    kept = [image for image in read.images if split == "val" or objects[image.id]][:limit]
-    if not kept:
+    found = [(image, *_targets(objects[image.id], image, size, label_of)) for image in read.images]
+    kept = [each for each in found if split == "val" or len(each[1])][:limit]
+    if not any(len(boxes) for _, boxes, _ in kept):
         raise ValueError(f"{str(files[0])!r} lists no image with a box of the classes wanted, such as {names[0]}")
-    boxes, labels = zip(*(_targets(objects[image.id], image, size, label_of) for image in kept), strict=True)
-    pixels = _stacked(lambda file: _pixels(file, (size, size)), [folder / image.file_name for image in kept])
+    images, boxes, labels = zip(*kept, strict=True)
+    pixels = _stacked(lambda file: _pixels(file, (size, size)), [folder / image.file_name for image in images])
     return BoxedImages(pixels=pixels, boxes=boxes, labels=labels, classes=names)
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 import repopt
 from repopt import Conv, Identity
-from repopt.models import deploy
+from repopt.models import deploy, load_checkpoint
 from repopt.verification.cases import mixed_sign_scales
 from settled import settle
 
@@ -20,7 +20,6 @@ for package in ("torchmetrics", "faster_coco_eval"):
     pytest.importorskip(package, reason=f"examples/detect.py needs {package}, which is not installed")
 from timm.utils.model import freeze_batch_norm_2d  # noqa: E402
 from torchvision.models.detection.anchor_utils import AnchorGenerator  # noqa: E402
-from torchvision.ops import FrozenBatchNorm2d  # noqa: E402
 
 import repopt.models.timm  # noqa: E402 (after the question whether timm is there)
 from examples.detect import Pyramid, square  # noqa: E402
@@ -157,7 +156,43 @@ def test_transformers_upernet_and_detr_take_attached_steps():
     check_attached_step(detr, lambda model: model(pixels).logits.square().mean())
 
 
-@pytest.mark.parametrize("norms", ["BatchNorm2d", "SyncBatchNorm", "FrozenBatchNorm2d"])
+class DetrFrozenBatchNorm2d(nn.Module):
+    """As transformers' detectors have it: four buffers, and an eps that is in its code alone."""
+
+    def __init__(self, norm):
+        super().__init__()
+        for name in ("weight", "bias", "running_mean", "running_var"):
+            self.register_buffer(name, getattr(norm, name).detach().clone())
+
+    def forward(self, x):
+        scale = self.weight * (self.running_var + 1e-5).rsqrt()
+        return x * scale[:, None, None] + (self.bias - self.running_mean * scale)[:, None, None]
+
+
+def freeze_as_detr_does_(model):
+    for name, module in list(model.named_modules()):
+        if isinstance(module, nn.BatchNorm2d):
+            model.set_submodule(name, DetrFrozenBatchNorm2d(module))
+
+
+FREEZE = {"FrozenBatchNorm2d": freeze_batch_norm_2d, "DetrFrozenBatchNorm2d": freeze_as_detr_does_}
+
+
+@pytest.mark.parametrize("freeze_", FREEZE.values(), ids=FREEZE)
+def test_a_backbone_with_frozen_norms_takes_a_checkpoint(freeze_):
+    """Which counts the batches of its norms; frozen ones have no count."""
+    trained, backbone = (
+        settle(repopt.create_model("repopt_vgg_nano")),
+        repopt.create_model("repopt_vgg_nano", features_only=True),
+    )
+    freeze_(backbone)
+    load_checkpoint(backbone, trained.state_dict())
+    assert torch.equal(backbone.stage4[0].bn.running_mean, trained.stage4[0].bn.running_mean)
+    x = torch.randn(2, 3, 64, 64)
+    torch.testing.assert_close(backbone(x)[-1], trained.eval().forward_features(x))
+
+
+@pytest.mark.parametrize("norms", ["BatchNorm2d", "SyncBatchNorm", *FREEZE])
 @pytest.mark.parametrize(
     "body", ["repopt_vgg_nano", "repopt_repvgg_nano", "repopt_qarepvgg_nano", "repopt_repghostnet_050"]
 )
@@ -166,13 +201,13 @@ def test_a_detector_in_its_deploy_form_finds_the_same(body, norms):
     model.score_thresh = 0.0
     if norms == "SyncBatchNorm":
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    if norms == "FrozenBatchNorm2d":
-        freeze_batch_norm_2d(model.backbone.body)
-        assert any(isinstance(module, FrozenBatchNorm2d) for module in model.modules())
+    if norms in FREEZE:
+        FREEZE[norms](model.backbone.body)
+        assert any(type(module).__name__ == norms for module in model.modules())
     picture, _ = square()
     deployed = deploy(model)
     kinds = {type(module).__name__ for module in deployed.backbone.body.modules()}
-    assert not kinds & {"BatchNorm2d", "SyncBatchNorm", "FrozenBatchNorm2d"}
+    assert not kinds & {"BatchNorm2d", "SyncBatchNorm", *FREEZE}
     with torch.no_grad():
         (expected,), (found,) = model([picture]), deployed([picture])
     assert len(expected["boxes"]) > 0
@@ -249,6 +284,15 @@ def test_two_backbones_are_both_planned_and_a_shared_one_once():
     shared = repopt.plan(nn.ModuleDict({"left": body, "right": body}), {r"^left\.stage0\.conv$": [Conv(3), Conv(1)]})
     assert shared.operators == ("left.stage0.conv",)
     assert len(repopt.plan(nn.ModuleDict({"left": body, "right": body})).operators) == 28
+
+
+def test_of_two_backbones_one_may_end_early():
+    """What it lacks of the scales, the other has."""
+    long, short = (repopt.create_model("repopt_vgg_nano", features_only=True, out_indices=each) for each in (5, (1, 2)))
+    plan = repopt.plan(nn.ModuleDict({"long": long, "short": short}), scales="repopt_vgg_nano")
+    whole = repopt.Scales.load("repopt_vgg_nano")
+    assert plan.scales["long.stage4.0.conv"]["conv3x3"].equal(whole["stage4.0.conv"]["conv3x3"])
+    assert plan.scales["short.stage2.0.conv"]["conv3x3"].equal(whole["stage2.0.conv"]["conv3x3"])
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,25 @@ def test_the_maps_have_the_declared_channels_and_strides(name):
     assert backbone.feature_info.reduction() == [2, 4, 8, 16, 32]
 
 
+def test_the_stages_are_described_as_timm_describes_them():
+    timm = pytest.importorskip("timm", reason="timm is not installed")
+    about = repopt.create_model("repopt_vgg_nano", features_only=True, out_indices=(1, 3)).feature_info
+    theirs = timm.models.FeatureInfo(copy.deepcopy(list(about.info)), about.out_indices)
+    for which in ({}, {"idx": 2}, {"idx": [0, 4]}):
+        for method in ("channels", "reduction", "module_name", "get_dicts"):
+            assert getattr(about, method)(**which) == getattr(theirs, method)(**which)
+        assert about.get("index", **which) == theirs.get("index", **which)
+        assert about.get_dicts(["module"], **which) == theirs.get_dicts(["module"], **which)
+    assert about[2] == theirs[2]
+    assert about.from_other((0, 2)).channels() == theirs.from_other((0, 2)).channels()
+
+
+@pytest.mark.parametrize("out_indices", [0, -1, 6, 7, (5,), (-6,), (), "1", (1.0,)])
+def test_stages_that_are_not_there_are_refused(out_indices):
+    with pytest.raises(ValueError, match="from 0 to 4, or one from 1 to 5 for that many of the last stages, not"):
+        repopt.create_model("repopt_vgg_nano", features_only=True, out_indices=out_indices)
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_the_backbone_is_the_model_without_its_head(name):
     model = repopt.create_model(name).eval()

@@ -5,9 +5,11 @@ import json
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 import repopt
-from repopt.models import deploy
+from repopt.models import deploy, load_checkpoint
+from repopt.models.saved import give_biases_
 from repopt.train.runs import load_run
 from settled import settle
 
@@ -50,6 +52,21 @@ def test_a_folder_is_loaded_as_a_backbone(folder):
     maps = backbone(torch.randn(2, 1, 32, 32))
     assert [tuple(each.shape) for each in maps] == [(2, 16, 8, 8), (2, 24, 4, 4)]
     assert torch.equal(backbone.stage1[0].conv.weight, load_run(folder).model.stage1[0].conv.weight)
+
+
+def test_a_backbone_that_ends_early_gets_the_biases_that_it_has_a_place_for(folder):
+    """Those that norms of real branches left, of the whole model."""
+    model = repopt.create_model(folder)
+    names = ["stage1.0.conv", "stage4.0.conv"]
+    give_biases_(model, names)
+    nn.init.ones_(model.stage1[0].conv.bias)
+    save_file(model.state_dict(), folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "biases": names}))
+    backbone = repopt.create_model(folder, features_only=True, out_indices=(1, 2))
+    assert backbone.stage1[0].conv.bias.eq(1).all()
+    with pytest.raises(ValueError, match="leave biases: create_model takes the run's folder"):
+        load_checkpoint(repopt.create_model("repopt_vgg_nano", **OPTIONS), folder / "model.safetensors")
 
 
 def test_a_name_goes_before_a_folder_of_that_name(folder, monkeypatch):

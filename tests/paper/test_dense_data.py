@@ -16,8 +16,12 @@ def test_coco_is_read_with_the_boxes_of_vocs_classes(tmp_path):
     assert data.labels[0].tolist() == [1 + VOC.index("person"), 1 + VOC.index("dog")]
 
 
-def test_all_classes_of_coco_count_in_the_order_of_the_file(tmp_path):
-    data = read_coco(coco_folder(tmp_path), "train", size=20, classes=None)
+def test_all_classes_of_coco_count_in_the_order_of_their_numbers(tmp_path):
+    """Not of the file: those of train and val may list them in another order."""
+    path = coco_folder(tmp_path)
+    read = json.loads((path / "annotations" / "instances_train2017.json").read_text())
+    write_annotations(path, {**read, "categories": read["categories"][::-1]})
+    data = read_coco(path, "train", size=20, classes=None)
     assert data.classes == ("person", "stop sign", "dog")
     assert [labels.tolist() for labels in data.labels] == [[1, 3], [2]]
     assert len(read_coco(tmp_path, "train", size=20, classes=None, limit=1).boxes) == 1
@@ -37,6 +41,23 @@ def test_crowds_and_empty_boxes_are_left_out(tmp_path):
     write_annotations(path, read)
     data = read_coco(path, "train", size=60, classes=None)
     assert [boxes.tolist() for boxes in data.boxes] == [[[50, 30, 60, 45]]]
+
+
+def test_an_image_whose_boxes_all_lie_outside_of_it_is_not_trained_on(tmp_path):
+    path = coco_folder(tmp_path)
+    read = json.loads((path / "annotations" / "instances_train2017.json").read_text())
+    for each in read["annotations"]:
+        if each["image_id"] == read["annotations"][0]["image_id"]:
+            each["bbox"] = [1000, 20, 20, 10]
+    write_annotations(path, read)
+    assert all(len(boxes) for boxes in read_coco(path, "train", size=20, classes=None).boxes)
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_a_set_without_any_box_of_the_classes_is_refused(tmp_path, split):
+    """Its average precision would be -1."""
+    with pytest.raises(ValueError, match="no image with a box of the classes wanted, such as cat"):
+        read_coco(coco_folder(tmp_path, split), split, size=20, classes=["cat"])
 
 
 @pytest.mark.parametrize(("kind", "left", "right"), [("labelTrainIds", 13, 255), ("labelIds", 26, 4)])

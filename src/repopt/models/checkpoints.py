@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from repopt.files import read_sealed, read_torch
 from repopt.plans.patterns import check_model, clean, clean_modules
 
+_COUNT = "num_batches_tracked"
 _INSIDE, _DEEPEST = ("state_dict", "model"), 8
 
 # key of another layout -> ours, each applied where it matches
@@ -63,8 +64,10 @@ def load_checkpoint(model: nn.Module, source: str | Path | Mapping[str, Any]) ->
     for change in (partial(_unwrapped, own=own), _layout):  # what has the model's own keys is taken as it is
         tensors = tensors if _counted_in(tensors) == _counted_in(own) else change(tensors)
     state = {key: value for key, value in tensors.items() if not key.startswith(left_out)}
-    for key in [key for key in own if key.endswith("num_batches_tracked") and key not in state]:
-        state[key] = own[key]  # older checkpoints have none
+    for key in {key for key in (*own, *state) if key.endswith(_COUNT)} - (own.keys() & state.keys()):
+        state.pop(key, None)  # frozen norms count no batches
+        if key in own:
+            state[key] = own[key]  # older checkpoints have no count
     missing = [key for key in own if key not in state]
     unexpected = [key for key in state if key not in own]
     if missing or unexpected:
@@ -90,6 +93,8 @@ def _hint(missing: list[str], unexpected: list[str]) -> str:
         return " (converted weights go into a model built with deploy=True)"
     if any("rbr_" in key for key in unexpected):
         return " (RepVGG's weights go into a repvgg model, and plain_from_repvgg takes that to a plain one)"
+    if unexpected and not missing and all(key.endswith(".bias") for key in unexpected):
+        return " (the norms of real branches leave biases: create_model takes the run's folder, which says where)"
     return ""
 
 
@@ -139,7 +144,7 @@ def _unwrapped(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[s
 
 def _counted_in(state: Mapping[str, Tensor]) -> set[str]:
     """The keys that a checkpoint must hold: older ones have no count of batches."""
-    return {key for key in state if not key.endswith("num_batches_tracked")}
+    return {key for key in state if not key.endswith(_COUNT)}
 
 
 def _read(path: Path) -> Mapping[str, Any]:

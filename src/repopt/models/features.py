@@ -5,7 +5,7 @@ keeps what fits.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from repopt.algebra.branches import Branch
 from repopt.models.folding import Foldable
 from repopt.models.staged import StagedNet, check_images, declared
+
+Which = int | Sequence[int] | None  # stages; those whose maps are returned unless given
 
 
 @dataclass(frozen=True)
@@ -27,22 +29,32 @@ class FeatureInfo:
     info: Sequence[dict[str, Any]]
     out_indices: tuple[int, ...]
 
-    def channels(self) -> list[int]:
-        return self.get("num_chs")
+    def channels(self, idx: Which = None) -> Any:
+        return self.get("num_chs", idx)
 
-    def reduction(self) -> list[int]:
-        return self.get("reduction")
+    def reduction(self, idx: Which = None) -> Any:
+        return self.get("reduction", idx)
 
-    def module_name(self) -> list[str]:
-        return self.get("module")
+    def module_name(self, idx: Which = None) -> Any:
+        return self.get("module", idx)
 
-    def get(self, key: str) -> list[Any]:
-        return [info[key] for info in self.get_dicts()]
+    def get(self, key: str, idx: Which = None) -> Any:
+        """What stands there for each map returned, or for the stages of these numbers; for one number, it alone."""
+        found = self.get_dicts([key], idx)
+        return found[key] if isinstance(found, dict) else [info[key] for info in found]
 
-    def get_dicts(self, keys: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """The dictionaries of the maps returned, or these keys of them."""
-        chosen = [self.info[index] for index in self.out_indices]
-        return chosen if keys is None else [{key: info[key] for key in keys} for info in chosen]
+    def get_dicts(self, keys: Sequence[str] | None = None, idx: Which = None) -> Any:
+        """The dictionaries, or these keys of them."""
+        if isinstance(idx, int):
+            return self.info[idx] if keys is None else {key: self.info[idx][key] for key in keys}
+        return [self.get_dicts(keys, index) for index in (self.out_indices if idx is None else idx)]
+
+    def from_other(self, out_indices: Sequence[int] | int) -> "FeatureInfo":
+        """The same stages, of which others are returned."""
+        return replace(self, out_indices=_chosen(out_indices, len(self)))
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self.info[index]
 
     def __len__(self) -> int:
         return len(self.info)
@@ -107,8 +119,11 @@ def _chosen(out_indices: Sequence[int] | int | None, count: int) -> tuple[int, .
     """The stages wanted, counted from the first, in order."""
     wanted = range(count) if out_indices is None else out_indices
     if isinstance(wanted, int):
-        wanted = range(count - wanted, count)
+        wanted = range(count - wanted, count) if 0 < wanted <= count else ()
     indices = list(wanted) if isinstance(wanted, Iterable) else []
     if not indices or not all(isinstance(index, int) and -count <= index < count for index in indices):
-        raise ValueError(f"out_indices must be whole numbers from 0 to {count - 1}, not {out_indices!r}")
+        raise ValueError(
+            f"out_indices must be whole numbers from 0 to {count - 1}, or one from 1 to {count} for that many of the "
+            f"last stages, not {out_indices!r}"
+        )
     return tuple(sorted({index % count for index in indices}))

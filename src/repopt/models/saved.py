@@ -66,9 +66,10 @@ def read_saved(folder: Path) -> Saved:
 
 
 def give_biases_(model: nn.Module, names: list[str]) -> None:
-    """Gives a bias of zeros to those of the named operators that have none."""
+    """Gives a bias of zeros to those of the named operators that have none; a backbone may end before some."""
     modules = dict(model.named_modules())
-    for name in names:
+    left_out = getattr(model, "left_out", ())
+    for name in (name for name in names if name not in left_out):
         operator = modules.get(name)
         if operator is None or not is_linear_operator(operator):
             raise ValueError(f"the model has no operator {name!r}, to which its {CONFIG} gives a bias")

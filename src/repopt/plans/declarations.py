@@ -78,5 +78,7 @@ def names_in_parts(model: nn.Module, operators: Collection[str]) -> dict[str, li
 
 
 def left_out_of_parts(model: nn.Module) -> frozenset[str]:
-    """Names of the modules that a whole model has and its backbone, the declaring part here, has not."""
-    return frozenset(name for part in declaring_parts(model).values() for name in getattr(part, "left_out", ()))
+    """Names of the modules that a whole model has and its backbone, the declaring part here, has not; nor another."""
+    parts = declaring_parts(model).values()
+    left_out = {name for part in parts for name in getattr(part, "left_out", ())}
+    return frozenset(left_out.difference(*(clean_modules(part) for part in parts)))
