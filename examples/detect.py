@@ -1,11 +1,12 @@
 """Detection: torchvision's FCOS on a RepOpt backbone.
 
-    python examples/detect.py --images val2017 --annotations annotations/instances_val2017.json
+    python examples/detect.py --coco COCO
 
-trains on COCO's layout. Without arguments: made-up squares, in seconds on a CPU. `--backbone` may be the folder of a
-finished run, whose weights then stay. Needs torchvision, torchmetrics and faster-coco-eval.
+trains on COCO/train2017; `--classes` is one more than the highest category. Without arguments: made-up squares, in
+seconds. `--backbone` may be a finished run: its weights and normalization stay. Needs torchmetrics, faster-coco-eval.
 """
 
+import json
 from collections import OrderedDict
 from pathlib import Path
 
@@ -16,17 +17,13 @@ from torch import Tensor, nn
 from torchmetrics.detection import MeanAveragePrecision
 from torchvision.datasets import CocoDetection, wrap_dataset_for_transforms_v2
 from torchvision.models.detection import FCOS
-from torchvision.ops import FeaturePyramidNetwork
-from torchvision.ops.feature_pyramid_network import LastLevelP6P7
+from torchvision.ops.feature_pyramid_network import FeaturePyramidNetwork, LastLevelP6P7
 from torchvision.transforms import v2
 
 import repopt
-from repopt.models import deploy
 
 
 class Pyramid(nn.Module):
-    """A backbone of repopt or timm as torchvision's detectors take it."""
-
     def __init__(self, body: nn.Module, width: int) -> None:
         super().__init__()
         self.body, self.out_channels = body, width
@@ -36,10 +33,11 @@ class Pyramid(nn.Module):
         return self.fpn(OrderedDict((str(level), each) for level, each in enumerate(self.body(x))))
 
 
-def coco(images: Path, annotations: Path) -> torch.utils.data.Dataset:
+def boxed(coco: Path) -> torch.utils.data.Dataset:
     faster_coco_eval.init_as_pycocotools()
-    steps = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.SanitizeBoundingBoxes()]
-    data = wrap_dataset_for_transforms_v2(CocoDetection(images, annotations, transforms=v2.Compose(steps)))
+    steps = [v2.ToImage(), v2.ToDtype(torch.float32, True), v2.ClampBoundingBoxes(), v2.SanitizeBoundingBoxes()]
+    files = coco / "train2017", coco / "annotations" / "instances_train2017.json"
+    data = wrap_dataset_for_transforms_v2(CocoDetection(*files, transforms=v2.Compose(steps)))
     return torch.utils.data.Subset(data, [i for i, key in enumerate(data.ids) if data.coco.getAnnIds(key)])
 
 
@@ -49,16 +47,17 @@ def square() -> tuple[Tensor, dict[str, Tensor]]:
     return image, {"boxes": torch.tensor([[x, y, x + side, y + side]]).float(), "labels": torch.ones(1).long()}
 
 
-def main(
-    images: Path | None = None, annotations: Path | None = None, backbone: str = "repopt_vgg_nano", epochs: int = 4
-) -> None:
+def main(coco: Path | None = None, classes: int = 91, backbone: str = "repopt_vgg_nano", epochs: int = 4) -> None:
     torch.manual_seed(0)
-    data = coco(images, annotations) if images and annotations else [square() for _ in range(16)]
-    body = repopt.create_model(backbone, features_only=True, out_indices=(2, 3, 4))
-    detector = FCOS(Pyramid(body, 64), 91 if images else 2, min_size=data[0][0].shape[1])
+    data = boxed(coco) if coco else [square() for _ in range(16)]
+    body = Pyramid(repopt.create_model(backbone, features_only=True, out_indices=(2, 3, 4)), width=64)
+    detector = FCOS(body, classes, min_size=data[0][0].shape[1])
     nn.init.ones_(detector.head.regression_head.bbox_reg.bias)  # behind a ReLU: from 0, sides of boxes may never learn
     plan = repopt.plan(detector, scales="ones")  # of the backbone, which declares its branches
-    if not Path(backbone).is_dir():
+    if Path(backbone).is_dir():
+        run = json.loads(Path(backbone, "config.json").read_text())
+        detector.transform.image_mean, detector.transform.image_std = run["mean"], run["std"]
+    else:
         plan.init_()
     optimizer = torch.optim.SGD(repopt.decay_groups(detector, 1e-4), lr=0.005, momentum=0.9)
     repopt.attach(optimizer, plan)
@@ -69,7 +68,8 @@ def main(
             loss.backward()
             optimizer.step()
         print(f"epoch {epoch + 1}: loss {loss.item():.3f}")
-    detector, metric = deploy(detector).eval().requires_grad_(False), MeanAveragePrecision(backend="faster_coco_eval")
+    detector = repopt.models.deploy(detector).eval().requires_grad_(False)
+    metric = MeanAveragePrecision(backend="faster_coco_eval")
     for picture, target in data:
         metric.update(detector([picture]), [target])
     print(f"AP {metric.compute()['map'].item():.3f} on the training images")

@@ -1,4 +1,4 @@
-"""YOLOv6 of ultralytics with a RepOptimizer: override `build_optimizer`.
+"""YOLOv6 of ultralytics with a RepOptimizer: override `build_optimizer`, and leave the clipping to the step.
 
     python examples/detect_yolo.py --data coco128.yaml --epochs 100
 
@@ -10,6 +10,7 @@ before you use it. repopt does not depend on it.
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import tyro
@@ -25,13 +26,21 @@ BRANCHES = {r"^model\.(?!10\.|15\.)\d+(\.\d+)?\.conv$": [Conv(3), Conv(1), Ident
 
 
 class RepOptTrainer(DetectionTrainer):
+    def get_model(self, cfg: Any = None, weights: Any = None, verbose: bool = True) -> nn.Module:
+        self.from_scratch = weights is None
+        return super().get_model(cfg, weights, verbose)
+
     def build_optimizer(self, model: nn.Module, *args: Any, **options: Any) -> torch.optim.Optimizer:
         self.plan = repopt.plan(model, BRANCHES, scales="ones")
-        if str(self.args.model).endswith(".yaml"):  # from scratch, the same on every rank; trained weights stay
+        if self.from_scratch:  # trained weights stay; new ones are the same on every rank
             self.plan.init_(generator=torch.Generator().manual_seed(self.args.seed))
         optimizer = super().build_optimizer(model, *args, **options)
-        repopt.attach(optimizer, self.plan)
+        repopt.attach(optimizer, self.plan, max_norm=10.0)
         return optimizer
+
+    def optimizer_step(self) -> None:
+        with patch("torch.nn.utils.clip_grad_norm_"):  # clips by another norm than the blocks'; the step does it
+            super().optimizer_step()
 
 
 def squares(folder: Path) -> Path:

@@ -4,10 +4,11 @@
         --masks 'gtFine/train/*/*_labelTrainIds.png' --classes 19 --width 256
 
 trains on pairs of files, in the order of their names; a mask has one class a pixel, and 255 where none counts. Without
-arguments: made-up squares, in seconds on a CPU. `--weights` are those of a backbone that was trained before, such as
-model.safetensors of a run; they stay as they are. Needs segmentation_models_pytorch and torchmetrics.
+arguments: made-up squares, in seconds on a CPU. `--backbone` may be the folder of a finished run: its weights stay, and
+images are normalized as they were there. Needs segmentation_models_pytorch and torchmetrics.
 """
 
+import json
 from glob import glob
 from pathlib import Path
 
@@ -27,12 +28,12 @@ from repopt.models import deploy, load_checkpoint
 
 def pair(image: str, mask: str) -> tuple[Tensor, Tensor]:
     pixels = torch.from_numpy(np.array(Image.open(image).convert("RGB"))).permute(2, 0, 1)
-    return pixels / 127.5 - 1, torch.from_numpy(np.array(Image.open(mask))).long()
+    return pixels / 255, torch.from_numpy(np.array(Image.open(mask))).long()
 
 
 def square() -> tuple[Tensor, Tensor]:
-    image, mask, (x, y) = torch.rand(3, 64, 64), torch.zeros(64, 64).long(), torch.randint(0, 32, (2,)).tolist()
-    image[:, y : y + 32, x : x + 32] -= 1
+    image, mask, (x, y) = torch.rand(3, 64, 64) / 2, torch.zeros(64, 64).long(), torch.randint(0, 32, (2,)).tolist()
+    image[:, y : y + 32, x : x + 32] += 0.5
     mask[y : y + 32, x : x + 32] = 1
     return image, mask
 
@@ -42,32 +43,34 @@ def main(
     masks: str | None = None,
     classes: int = 2,
     width: int = 64,
-    encoder: str = "repopt_vgg_nano",
-    weights: Path | None = None,
+    backbone: str = "repopt_vgg_nano",
     epochs: int = 4,
 ) -> None:
     torch.manual_seed(0)
     files = list(zip(sorted(glob(images)), sorted(glob(masks)), strict=True)) if images and masks else []
     data = [pair(*each) for each in files] or [square() for _ in range(8)]
-    model = smp.UPerNet(f"tu-{encoder}", encoder_weights=None, decoder_channels=width, classes=classes)
+    trained = Path(backbone).is_dir()
+    about = json.loads(Path(backbone, "config.json").read_text()) if trained else {"model": backbone}
+    mean, std = (torch.tensor(about.get(key, [0.5] * 3)).view(3, 1, 1) for key in ("mean", "std"))
+    model = smp.UPerNet(f"tu-{about['model']}", encoder_weights=None, decoder_channels=width, classes=classes)
     plan = repopt.plan(model, scales="ones")  # of the backbone, which declares its branches
-    if weights is None:
-        plan.init_()
+    if trained:
+        load_checkpoint(model.encoder.model, Path(backbone, "model.safetensors"))
     else:
-        load_checkpoint(model.encoder.model, weights)
+        plan.init_()
     optimizer = torch.optim.SGD(repopt.decay_groups(model, 1e-4), lr=0.02, momentum=0.9, nesterov=True)
     repopt.attach(optimizer, plan)
     for epoch in range(epochs):
-        for batch in torch.randperm(len(data)).split(4):
+        for batch in torch.randperm(len(data)).split(4)[: len(data) // 4 or 1]:  # whole ones: a norm wants two images
             pixels, wanted = map(torch.stack, zip(*(data[i] for i in batch), strict=True))
-            loss = cross_entropy(model(pixels), wanted, ignore_index=255)
+            loss = cross_entropy(model((pixels - mean) / std), wanted, ignore_index=255)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
         print(f"epoch {epoch + 1}: loss {loss.item():.3f}")
     model, metric = deploy(model).eval().requires_grad_(False), MulticlassJaccardIndex(classes, ignore_index=255)
     for pixels, wanted in data:
-        metric.update(model(pixels[None]), wanted[None])
+        metric.update(model((pixels[None] - mean) / std), wanted[None])
     print(f"mIoU {metric.compute().item():.3f} on the training images")
 
 

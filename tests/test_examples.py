@@ -1,10 +1,15 @@
 import difflib
+import json
 import runpy
 import sys
 from pathlib import Path
 
 import pytest
+from safetensors.torch import save_file
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
+import repopt
 from scenes import cityscapes_folder, coco_folder
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -29,14 +34,31 @@ def test_every_example_runs(example, tmp_path, monkeypatch):
 
 
 def test_detect_reads_coco_and_segment_reads_pairs_of_files(tmp_path, monkeypatch, capsys):
-    coco, cityscapes = coco_folder(tmp_path), cityscapes_folder(tmp_path, left=0, right=1)
-    annotations = str(coco / "annotations" / "instances_train2017.json")
-    run("detect.py", monkeypatch, "--images", str(coco / "train2017"), "--annotations", annotations, "--epochs", "1")
+    coco, cityscapes = coco_folder(tmp_path), cityscapes_folder(tmp_path, left=0, right=1, count=5)
+    run("detect.py", monkeypatch, "--coco", str(coco), "--epochs", "1")
     images, masks = (f"{cityscapes}/{folder}/*/*/*.png" for folder in ("leftImg8bit", "gtFine"))
     run("segment.py", monkeypatch, "--images", images, "--masks", masks, "--epochs", "1")
     printed = capsys.readouterr().out
     assert "AP " in printed
     assert "mIoU " in printed
+
+
+@pytest.mark.parametrize("example", ["segment.py", "detect.py"])
+def test_an_example_normalizes_images_as_the_run_did_that_it_goes_on_from(example, tmp_path, monkeypatch):
+    seen = []
+
+    def look(module, inputs):
+        if isinstance(module, nn.Conv2d) and module.in_channels == 3:
+            seen.append(inputs[0].abs().max().item())
+
+    model = repopt.create_model("repopt_vgg_nano")
+    repopt.plan(model, scales="ones").init_()  # or it would look untrained
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    about = {"model": "repopt_vgg_nano", "options": {}, "mean": [0.5, 0.5, 0.5], "std": [1e6, 1e6, 1e6]}
+    (tmp_path / "config.json").write_text(json.dumps(about))
+    with register_module_forward_pre_hook(look):
+        run(example, monkeypatch, "--backbone", str(tmp_path), "--epochs", "1")
+    assert max(seen) < 1e-5
 
 
 @pytest.mark.parametrize("example", NEEDS)
