@@ -63,7 +63,7 @@ def test_each_arm_tries_its_learning_rates_on_seed_0(task, count):
     assert len(arms) == 3 * (count - 1)
     for arm in arms:
         rates = {row["rate"] for row in rows if (row["task"], row["arm"], row["seed"]) == (task, arm, 0)}
-        assert len(rates) == count
+        assert len(rates) in (count, count + 1)  # one more where an edge was the best
 
 
 @pytest.mark.parametrize("missing", ["mini64", "coco", "cityscapes"])

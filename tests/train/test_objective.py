@@ -167,22 +167,22 @@ def test_more_models_are_compiled_than_torch_allows_by_default(graphs):
 
 
 @pytest.mark.no_cover  # the time goes into torch's compiler
-def test_the_second_seed_is_trained_by_what_the_first_compiled_and_as_it_is_alone(tmp_path):
+@pytest.mark.parametrize("method", ["repopt", pytest.param("repvgg", marks=pytest.mark.slow)])
+def test_the_second_seed_is_trained_by_what_the_first_compiled_and_as_it_is_alone(method, tmp_path):
     """By Inductor, to the last bit."""
     from torch._dynamo.utils import counters
 
-    def train(method, seed, name):
+    def train(seed, name):
         recipe = dataclasses.replace(demo(), epochs=2, batch_size=16, warmup_epochs=0, seed=seed, compile=True)
         job = Job(method=method, model="repopt_vgg_nano", data=DATA.name, recipe=recipe, scales="ones", options=TINY)
         before = counters["stats"]["unique_graphs"]
         train_run(job, tmp_path / name, device="cpu", quiet=True)
         return (tmp_path / name / "model.safetensors").read_bytes(), counters["stats"]["unique_graphs"] - before
 
-    for method in ("repopt", "repvgg"):
-        torch.compiler.reset()
-        train(method, 0, f"{method}-first")
-        shared, compiled_anew = train(method, 1, f"{method}-shared")
-        torch.compiler.reset()
-        alone, compiled_alone = train(method, 1, f"{method}-alone")
-        assert (compiled_anew, compiled_alone) == (0, 1)
-        assert shared == alone
+    torch.compiler.reset()
+    train(0, "first")
+    shared, compiled_anew = train(1, "shared")
+    torch.compiler.reset()
+    alone, compiled_alone = train(1, "alone")
+    assert (compiled_anew, compiled_alone) == (0, 1)
+    assert shared == alone
