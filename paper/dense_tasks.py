@@ -227,10 +227,12 @@ def steps(task: DenseTask, network: nn.Module, plan: Plan | None, data: Any, rec
                 raise DivergedError(f"the loss was not finite after epoch {epoch + 1}")
 
 
-def fine_tuned(task: DenseTask, network: nn.Module, plan: Plan | None, data: Any, recipe: Recipe) -> nn.Module:
-    """The trained network in the form that it is deployed in."""
-    deque(steps(task, network, plan, data, recipe), maxlen=0)
-    return deploy(network).eval().requires_grad_(False)
+def fine_tuned(
+    task: DenseTask, network: nn.Module, plan: Plan | None, data: Any, recipe: Recipe
+) -> tuple[nn.Module, float]:
+    """The trained network in the form that it is deployed in, and the mean loss of its last steps."""
+    losses = deque(steps(task, network, plan, data, recipe), maxlen=100)
+    return deploy(network).eval().requires_grad_(False), torch.stack([*losses]).mean().item()
 
 
 def cost(

@@ -93,7 +93,7 @@ def _accuracy(training: Training, scope: Scope, seed: int, workshop: Workshop) -
     with workshop.sharing():
         train, val = (_data(training, scope, split, device) for split in ("train", "val"))
         network, planned = _network(task, training, scope, weights, seed, device)
-        network = fine_tuned(task, network, planned, train, recipe)
+        network, found["loss"] = fine_tuned(task, network, planned, train, recipe)
         found |= task.score(network, val)
         if isinstance(task, Segmentation) and (str(seed) != _CHOOSES or scope.quick):
             found |= task.int8_score(network, train, val)
@@ -174,7 +174,7 @@ TABLE7 = Table(
     keys=("what", "task", "arm", "model", "rate", "seed"),
     trainings=[*_trainings()],
     figures=(
-        *("val_accuracy", "ap50", "int8_accuracy", "calibrated", "pretrained_accuracy", "outcome"),
+        *("val_accuracy", "ap50", "int8_accuracy", "calibrated", "pretrained_accuracy", "loss", "outcome"),
         *("images_per_second", "peak_memory_bytes", "epochs", "batch_size", "lr", "precision"),
         *("train_images", "val_images", "size", "libraries", *ENVIRONMENT),
     ),

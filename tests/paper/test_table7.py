@@ -48,6 +48,7 @@ def test_quick_is_two_arms_of_two_steps(tmp_path):
         else:
             assert int(line["train_images"]) == 2 * int(line["batch_size"])
             assert 0 <= float(line["val_accuracy"]) <= 100
+            assert 0 < float(line["loss"]) < 100
             assert bool(line["int8_accuracy"]) == (line["task"] == "segmentation")
             assert bool(line["ap50"]) == (line["task"] == "detection")
     assert rows_left(made, QUICK, path)[0] == []
