@@ -2,8 +2,8 @@
 
     python examples/detect.py --coco COCO
 
-trains on COCO/train2017; `--classes` is one more than the highest category. Without arguments: made-up squares, in
-seconds. `--backbone` may be a finished run: its weights and normalization stay. Needs torchmetrics, faster-coco-eval.
+trains on COCO/train2017; `--classes` is one more than the highest category. Without arguments: made-up squares.
+`--backbone` may be a finished run of a plain model: weights, normalization stay. Needs torchmetrics, faster-coco-eval.
 """
 
 import json

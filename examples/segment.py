@@ -4,8 +4,8 @@
         --masks 'gtFine/train/*/*_labelTrainIds.png' --classes 19 --width 256
 
 trains on pairs of files, in the order of their names; a mask has one class a pixel, and 255 where none counts. Without
-arguments: made-up squares, in seconds on a CPU. `--backbone` may be the folder of a finished run: its weights stay, and
-images are normalized as they were there. Needs segmentation_models_pytorch and torchmetrics.
+arguments: made-up squares, in seconds on a CPU. `--backbone` may be a finished run of a plain model: its weights stay,
+and images are normalized as they were there. Needs segmentation_models_pytorch and torchmetrics.
 """
 
 import json
@@ -23,7 +23,7 @@ from torchmetrics.classification import MulticlassJaccardIndex
 
 import repopt
 import repopt.models.timm  # smp builds `tu-` encoders by timm's names
-from repopt.models import deploy, load_checkpoint
+from repopt.models import deploy
 
 
 def pair(image: str, mask: str) -> tuple[Tensor, Tensor]:
@@ -53,10 +53,10 @@ def main(
     about = json.loads(Path(backbone, "config.json").read_text()) if trained else {"model": backbone}
     mean, std = (torch.tensor(about.get(key, [0.5] * 3)).view(3, 1, 1) for key in ("mean", "std"))
     model = smp.UPerNet(f"tu-{about['model']}", encoder_weights=None, decoder_channels=width, classes=classes)
-    plan = repopt.plan(model, scales="ones")  # of the backbone, which declares its branches
     if trained:
-        load_checkpoint(model.encoder.model, Path(backbone, "model.safetensors"))
-    else:
+        model.encoder.model = repopt.create_model(backbone, features_only=True)
+    plan = repopt.plan(model, scales="ones")  # of the backbone, which declares its branches
+    if not trained:
         plan.init_()
     optimizer = torch.optim.SGD(repopt.decay_groups(model, 1e-4), lr=0.02, momentum=0.9, nesterov=True)
     repopt.attach(optimizer, plan)

@@ -203,6 +203,7 @@ DECAY = Table(
                 weight_decay=decay,
             )
         ),
+        *_trainings(_BASELINES, _mini64(40, weight_decay=_DECAYS[0]), (_LOWER,), weight_decay=_DECAYS[0]),
         *_trainings(_BASELINES, _mini64(40, weight_decay=1e-3), (_LOWER / 2,), weight_decay=1e-3),
     ],
     by=("weight_decay", "way"),

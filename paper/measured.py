@@ -182,7 +182,7 @@ VIEWS: Mapping[str, View] = {
             *(number("compile_seconds", "compile, s", "{:.0f}"), "date"),
         ],
     ),
-    "compare_inference": View(
+    "compare_inference": View(  # by `inference_speed` of what `as_deployed` gives for the networks of compare-*.json
         columns=["model", text("size", "pixels"), "trained by", number("inference", "inference, images/s")]
     ),
     "int8_ptq": View(

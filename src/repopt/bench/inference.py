@@ -78,6 +78,8 @@ def _as_graph(called: Callable[[torch.Tensor], object], images: torch.Tensor) ->
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         called(images)
+    graph.replay()  # the first time it is sent to the device, which takes longer
+    torch.cuda.synchronize(images.device)
     return lambda _: graph.replay()
 
 
