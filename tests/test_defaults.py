@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from data.pictures import picture
+from interrupted import interrupt_in
 from made_up import small_job
 from repopt.cli import main
+from repopt.cli.search import _check_place
 from repopt.data.survey import Survey, survey
 from repopt.plans.scales import Scales
 from repopt.train.auto_recipe import auto_recipe, recipe_for
@@ -234,6 +236,45 @@ def test_other_flags_of_a_resumed_run_are_ignored(tmp_path, capsys):
     train_run(small_job(epochs=1), tmp_path / "run", device="cpu", quiet=True)
     notes(["train", "--resume", "--epochs", "2", "--lr", "7", "--out", tmp_path / "run"], capsys)
     assert run_recipe(tmp_path / "run") == small_job(epochs=2).recipe
+
+
+def test_scales_that_are_frozen_within_the_warm_up_are_said_to_move_little(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["train", "--scales", "learn", "--data", "fake:64,4,16", "--batch-size", "32", "--epochs", "2"]
+    said = notes([*words, "--warmup-epochs", "1", "--freeze-at", "0.5"], capsys)
+    assert any("are frozen after epoch 1, within the warm-up of 1, and will hardly move" in note for note in said)
+    moved = [note for note in said if "so nothing was searched" in note]
+    assert all("a larger --freeze-at or --scale-lr lets them move" in note for note in moved)
+    said = notes([*words, "--warmup-epochs", "0", "--freeze-at", "0.5", "--out", "other"], capsys)
+    assert not any("will hardly move" in note for note in said)
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("my_scales", "could not be loaded: give a name that ends in .safetensors"),
+        ("file/x.safetensors", "'file' is a file: give --scales-out a place in a folder"),
+        ("there.safetensors", "there is a file 'there.safetensors' already"),
+    ],
+)
+def test_a_place_for_scales_is_refused_before_the_search(place, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    Path("there.safetensors").write_text("")
+    with pytest.raises(ValueError, match=words):
+        _check_place(Path(place), resume=False)
+
+
+def test_a_search_that_is_stopped_says_where_its_scales_go(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    interrupt_in("_finish_epoch")
+    with pytest.raises(SystemExit):
+        main(["search", "--data", "fake:64,4,16", "--batch-size", "32", "--epochs", "3", "--out", "b0.safetensors"])
+    assert "--resume --out b0 --scales-out b0.safetensors goes on" in " ".join(capsys.readouterr().err.split())
+    notes(["search", "--resume", "--out", "b0", "--scales-out", "b0.safetensors"], capsys)
+    with pytest.raises(FileNotFoundError, match=r"'b0' is a folder: give the file in it, 'b0/scales\.safetensors'"):
+        Scales.load("b0")
+    assert Scales.load("b0.safetensors") == Scales.load("b0/scales.safetensors")
 
 
 def test_a_search_that_found_nothing_says_so(tmp_path, monkeypatch, capsys):

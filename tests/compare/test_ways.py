@@ -1,5 +1,7 @@
 """Which ways fit which model."""
 
+from dataclasses import replace
+
 import pytest
 
 from repopt.compare.study import Study, rates_around
@@ -46,3 +48,10 @@ def test_jobs_differ_in_method_rate_and_seed_alone():
     assert (jobs[0].recipe.lr, jobs[0].recipe.seed) == (0.3, 1)
     assert [job.branches for job in jobs] == [None, "acnet", "acnet", "acnet", "acnet"]
     assert [job.scales for job in jobs] == [None, None, "depth", None, None]
+
+
+def test_a_recipe_may_say_when_learned_scales_are_frozen():
+    """The other ways, which learn none, go without it."""
+    ways, recipe = chosen_ways("mine:net", ("sgd", "repopt:learn")), replace(demo(), freeze_at=0.3)
+    study = Study(model="mine:net", data="digits", ways=ways, recipe=recipe, rates=(0.1,), seeds=1)
+    assert [study.job(way, 0.1, 0).recipe.freeze_at for way in ways] == [None, 0.3]

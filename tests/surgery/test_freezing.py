@@ -144,6 +144,17 @@ def test_every_rule_goes_on_as_it_would_have(rule, route):
     assert_equal(model, frozen)
 
 
+def test_an_optimizer_whose_state_was_loaded_can_go_on():
+    """torch then adds an option to its defaults that its groups lack, here of one that has no such option."""
+    search = searching()
+    optimizer = torch.optim.Adafactor(search.parameters(), lr=1e-3)
+    take_steps(search, optimizer, range(2))
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert set(optimizer.defaults) - set(optimizer.param_groups[0])
+    model, _, _ = repopt.freeze(search, optimizer)
+    take_steps(model, optimizer, range(2, 4))
+
+
 def test_a_model_that_is_one_operator_can_be_frozen():
     """The block is the whole model, so another module takes its place."""
     net = nn.Conv2d(3, 3, 3, padding=1).double()

@@ -14,7 +14,7 @@ from repopt.plans.provenance import provenance
 from repopt.plans.scales import Scales
 from repopt.surgery.conversion import search_blocks
 from repopt.train.checkpoint import load_checkpoint
-from repopt.train.loop import Trainer
+from repopt.train.loop import DivergedError, Trainer
 from repopt.train.methods import make_optimizer, make_subject
 from repopt.train.progress import StoppedError
 from repopt.train.recipe import Recipe, demo, freeze_step
@@ -158,9 +158,20 @@ def test_scales_that_are_never_frozen_are_merged_at_the_end(tmp_path):
     assert weights(tmp_path / "learned") == weights(tmp_path / "search")
 
 
+def test_a_training_that_diverged_before_the_handover_says_so_there(tmp_path, monkeypatch):
+    """On CUDA losses are looked at now and then alone, so the handover may come first."""
+    monkeypatch.setattr(Trainer, "_heed", lambda self, stop, all_ranks: None)
+    with pytest.raises(DivergedError, match="the loss was not finite at step"):
+        train(learning(dataclasses.replace(BASE, lr=1e30)), tmp_path / "run")
+
+
 @pytest.mark.parametrize(
     ("job", "words"),
     [
+        (
+            dataclasses.replace(learning(scales=None), method="search"),
+            "freeze_at is for scales that are learned in the training: a search learns its scales to the end",
+        ),
         (learning(scales="ones"), "freeze_at is for scales that are learned in the training: give --scales learn"),
         (dataclasses.replace(learning(), method="csla"), "are for the method repopt, not for csla"),
         (learning(dataclasses.replace(BASE, decay_identity=False)), "whose diagonal is decayed"),

@@ -10,6 +10,7 @@ from repopt.cli.output import Device, Strides, model_options
 from repopt.files import replacing
 from repopt.train.branch_choice import read_choice
 from repopt.train.distributed import is_first_process
+from repopt.train.progress import StoppedError
 from repopt.train.recipe import Recipe
 from repopt.train.training import Job, train_run
 
@@ -59,8 +60,8 @@ def search(
     """
     if out.suffix == ".safetensors":
         scales_out, out = scales_out or out, out.with_suffix("")
-    if scales_out is not None and scales_out.exists() and not resume:
-        raise ValueError(f"there is a file {str(scales_out)!r} already: give another --out")
+    if scales_out is not None:
+        _check_place(scales_out, resume=resume)
     job = Job(
         method="search",
         model=model,
@@ -73,12 +74,27 @@ def search(
     )
     notes = notes_before(job, out, auto=recipe == "auto", resume=resume)
     ends = fields.epochs if resume else None
-    summary = train_run(job, out, resume=resume, epochs=ends, device=device, quiet=quiet, trust=trust, notes=notes)
+    try:
+        summary = train_run(job, out, resume=resume, epochs=ends, device=device, quiet=quiet, trust=trust, notes=notes)
+    except StoppedError as error:
+        place = "" if scales_out is None else f" --scales-out {scales_out}"
+        raise StoppedError(str(error).replace(f"--out {out}", f"--out {out}{place}"), error.code) from error
     if is_first_process():
         scales = _placed(out / "scales.safetensors", scales_out)
         conclude(out, summary)
         print(f"scales: {scales}")
     return 0
+
+
+def _check_place(scales_out: Path, *, resume: bool) -> None:
+    """Now, rather than after the search."""
+    if scales_out.suffix != ".safetensors":
+        raise ValueError(f"--scales-out {str(scales_out)!r} could not be loaded: give a name that ends in .safetensors")
+    if scales_out.exists() and not resume:
+        raise ValueError(f"there is a file {str(scales_out)!r} already: give another --out")
+    blocked = next((parent for parent in scales_out.parents if parent.is_file()), None)
+    if blocked is not None:
+        raise ValueError(f"{str(blocked)!r} is a file: give --scales-out a place in a folder")
 
 
 def _placed(scales: Path, wanted: Path | None) -> Path:

@@ -7,7 +7,7 @@ from typing import Any
 from repopt.compare.budget import Extent
 from repopt.compare.ways import Way
 from repopt.train.branch_choice import BranchChoice
-from repopt.train.methods import plans_branches
+from repopt.train.methods import LEARN, plans_branches
 from repopt.train.recipe import Recipe
 from repopt.train.training import Job
 
@@ -55,11 +55,12 @@ class Study:
 
     def job(self, way: Way, rate: float, seed: int) -> Job:
         """One training."""
+        freeze_at = self.recipe.freeze_at if way.scales == LEARN else None
         return Job(
             method=way.method,
             model=self.model,
             data=self.data,
-            recipe=replace(self.recipe, lr=rate, seed=seed),
+            recipe=replace(self.recipe, lr=rate, seed=seed, freeze_at=freeze_at),
             scales=way.scales,
             limit=self.limit,
             options=dict(self.options),

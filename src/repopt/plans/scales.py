@@ -226,6 +226,8 @@ def _find(name_or_path: str | Path) -> Path:
     names = shipped()
     if str(name_or_path) in names:
         return ZOO / f"{name_or_path}.safetensors"
+    if (path / "scales.safetensors").is_file():
+        raise FileNotFoundError(f"{str(path)!r} is a folder: give the file in it, {str(path / 'scales.safetensors')!r}")
     near = difflib.get_close_matches(str(name_or_path), names) or names
     raise FileNotFoundError(
         f"no scales called {str(name_or_path)!r} ship with repopt ({', '.join(near)}): give a shipped name, 'ones', "

@@ -112,7 +112,7 @@ def _home(optimizer: Optimizer, name: str, block: SearchBlock) -> Group | None:
             "search model"
         )
     for option in optimizer.defaults:
-        values = [group[option] for group in found]
+        values = [group.get(option) for group in found]  # load_state_dict adds some to the defaults alone
         if any(value is not values[0] and value != values[0] for value in values):
             raise ValueError(
                 f"the kernels of {name!r} are trained with different options ({option}), and one weight has one: group "

@@ -196,6 +196,7 @@ class Trainer:
         batches = self.batches.pixels(epoch, self.position.step)
         for number, (pixels, labels) in enumerate(batches, start=self.position.step):
             if self.subject.searching and epoch * steps + number >= freeze_step(self.recipe, steps):
+                self._check_finite()
                 self._count_seconds()
                 self._freeze()
                 measured_from, trained_before, began = number, self.clock.train, self.clock.compile
@@ -217,11 +218,7 @@ class Trainer:
         return self._finish_epoch((steps - measured_from) * self.recipe.batch_size / max(measured, 1e-9))
 
     def _freeze(self, scales: Mapping[str, Mapping[str, Tensor]] | None = None) -> None:
-        """Goes on with the plain model; the step is compiled and captured anew.
-
-        Args:
-            scales: those of a checkpoint, whose weights are loaded next; the model's own unless given.
-        """
+        """Goes on with the plain model, by the scales of a checkpoint, whose weights are loaded next, or by its own."""
         from repopt.surgery.conversion import merge
 
         self.optimizer.zero_grad(set_to_none=True)
@@ -354,7 +351,7 @@ class Trainer:
     def _save(self) -> None:
         """Writes a checkpoint: every rank hands in its own part, and the first one writes."""
         start = time.monotonic()
-        self._check_weights()
+        self._check_finite()
         ranks = self.world.gather({"totals": self.step.totals.values.cpu(), "random": random_state(self.device)})
         self._note_saved()
         if self.folder is None:
@@ -384,8 +381,9 @@ class Trainer:
         if found:
             raise self._diverged("the loss was not finite at", self.position.epoch * len(self.batches) + min(found))
 
-    def _check_weights(self) -> None:
-        """Weights that are not finite must not replace a good checkpoint."""
+    def _check_finite(self) -> None:
+        """Weights that are not finite must not replace a good checkpoint, nor become those of the plain model."""
+        self._check_loss()
         finite = torch.stack([param.isfinite().all() for param in self.subject.model.parameters()])
         if not finite.all():
             taken = self.position.epoch * len(self.batches) + self.position.step

@@ -49,6 +49,17 @@ def about_warmup(recipe: Recipe) -> str | None:
     )
 
 
+def about_freeze(recipe: Recipe) -> str | None:
+    """Of scales that are learned while the learning rate is still small."""
+    if recipe.freeze_at is None or recipe.freeze_at * recipe.epochs > recipe.warmup_epochs:
+        return None
+    return (
+        f"the scales are frozen after epoch {recipe.freeze_at * recipe.epochs:.3g}, within the warm-up of "
+        f"{recipe.warmup_epochs:g}, and will hardly move: a larger --freeze-at or --scale-lr, or a shorter "
+        "--warmup-epochs, lets them"
+    )
+
+
 def about_precision(recipe: Recipe, device: torch.device) -> str | None:
     """Of fp32, where the device is made for less."""
     faster = usual_precision(device)
@@ -99,11 +110,13 @@ def about_search(folder: Path, summary: Mapping[str, Any]) -> list[str]:
     classes, accuracy = len(read_as(folder / CONFIG, RunConfig).classes), summary["val_accuracy"]
     moved = _change(Scales.load(folder / "scales.safetensors"), history[0].scales)
     again = "train for longer or at another learning rate, on data that the model can learn"
+    learned = read_as(folder / "recipe.json", dict[str, Any]).get("freeze_at") is not None
+    longer = "a larger --freeze-at or --scale-lr lets them move" if learned else again
     notes = []
     if accuracy <= _CHANCE * 100 / classes:
         notes.append(f"an accuracy of {accuracy:.2f} is that of guessing among {classes} classes: {again}")
     if moved < _MOVED:
-        notes.append(f"the scales are {moved:.1%} from where they started, so nothing was searched: {again}")
+        notes.append(f"the scales are {moved:.1%} from where they started, so nothing was searched: {longer}")
     return notes
 
 

@@ -31,7 +31,7 @@ from repopt.train.checkpoint import has_checkpoint, read_origin
 from repopt.train.distributed import World, joined
 from repopt.train.loop import Trainer
 from repopt.train.methods import LEARN, METHODS, Method, Subject, counterpart, make_subject, searched_scales
-from repopt.train.notes import about_batch, about_digits, about_length, about_precision, about_split
+from repopt.train.notes import about_batch, about_digits, about_freeze, about_length, about_precision, about_split
 from repopt.train.progress import Clock
 from repopt.train.recipe import Recipe, on_cuda_unless_given, with_batch_for
 from repopt.train.records import read_info, read_json
@@ -148,6 +148,7 @@ def _train(
         asked = job.recipe
         job = dataclasses.replace(job, recipe=with_batch_for(asked, len(data.train), world.size))
         notes += [about_batch(asked.batch_size, job.recipe, data), about_precision(job.recipe, device)]
+        notes.append(about_freeze(job.recipe))
     subject = build(job, data, device)
     if not resume:
         notes += _about_branches(job, subject)
@@ -181,7 +182,8 @@ def _train(
 def _with_freeze(job: Job) -> Job:
     """The job, with the share of the training after which scales that are learned are frozen."""
     if job.scales != LEARN and job.recipe.freeze_at is not None:
-        raise ValueError("freeze_at is for scales that are learned in the training: give --scales learn as well")
+        other = "a search learns its scales to the end" if job.method == "search" else "give --scales learn as well"
+        raise ValueError(f"freeze_at is for scales that are learned in the training: {other}")
     if job.scales != LEARN or job.recipe.freeze_at is not None:
         return job
     return dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, freeze_at=_FREEZE_AT))
