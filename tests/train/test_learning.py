@@ -57,6 +57,13 @@ def test_the_handover_of_these_tests_is_inside_an_epoch(wholes):
     assert freeze_step(BASE, STEPS) == HANDOVER
 
 
+def test_a_run_records_the_parameters_of_the_plain_model(wholes):
+    """Which the search model of its first part becomes."""
+    plain = create_model("repopt_vgg_nano", num_classes=4, **SMALL)
+    recorded = json.loads((wholes / "sgd" / "run.json").read_text())["parameters"]
+    assert recorded == sum(param.numel() for param in plain.parameters())
+
+
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("taken", [HANDOVER - 1, HANDOVER, HANDOVER + 1, 2 * STEPS])
 def test_stopped_before_at_and_after_the_handover_and_resumed_the_run_ends_with_the_same_bits(

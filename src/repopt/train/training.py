@@ -308,6 +308,8 @@ def _known_method(method: str, out: Path) -> Method:
 
 
 def _info(job: Job, data: DataSet, subject: Subject, device: torch.device, world: World) -> dict[str, Any]:
+    # scales that are learned are soon frozen: what is trained then is the plain model
+    trained = finished_model(subject.model) if job.scales == LEARN else subject.model
     return {
         "method": job.method,
         "model": job.model,
@@ -328,7 +330,7 @@ def _info(job: Job, data: DataSet, subject: Subject, device: torch.device, world
         "weights": None if job.weights is None else str(job.weights.absolute()),
         "scales": str(job.scales) if isinstance(job.scales, str | Path) else None,
         "processes": world.size,
-        "parameters": sum(param.numel() for param in subject.model.parameters()),
+        "parameters": sum(param.numel() for param in trained.parameters()),
         "repopt": repopt.__version__,
         "commit": commit(),
         **environment(device),
