@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 import repopt
-from scenes import cityscapes_folder, coco_folder
+from scenes import cityscapes_folder, coco_folder, write_annotations
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NEEDS = {
@@ -35,11 +35,15 @@ def test_every_example_runs(example, tmp_path, monkeypatch):
 
 def test_detect_reads_coco_and_segment_reads_pairs_of_files(tmp_path, monkeypatch, capsys):
     coco, cityscapes = coco_folder(tmp_path), cityscapes_folder(tmp_path, left=0, right=1, count=5)
+    read = json.loads((coco / "annotations" / "instances_train2017.json").read_text())
+    for each in read["annotations"]:
+        each["bbox"] = [40, 20, 30, 10]  # reaches over the border, and counts all the same
+    write_annotations(coco, read)
     run("detect.py", monkeypatch, "--coco", str(coco), "--epochs", "1")
     images, masks = (f"{cityscapes}/{folder}/*/*/*.png" for folder in ("leftImg8bit", "gtFine"))
     run("segment.py", monkeypatch, "--images", images, "--masks", masks, "--epochs", "1")
     printed = capsys.readouterr().out
-    assert "AP " in printed
+    assert "AP 0." in printed  # it is -1 where nothing is to be found
     assert "mIoU " in printed
 
 

@@ -23,7 +23,7 @@ def norm_affine(norm: nn.Module | None, *, like: Tensor) -> tuple[Tensor, Tensor
 
 def foldable(norm: nn.Module) -> _BatchNorm:
     """A batch norm of any kind that has statistics and parameters: SyncBatchNorm, or one whose all are frozen."""
-    if type(norm).__name__.endswith("FrozenBatchNorm2d"):  # torchvision's, timm's, and those of transformers' detectors
+    if type(norm).__name__.endswith("FrozenBatchNorm2d"):  # torchvision's, and those of transformers
         return _thawed(norm)
     if not isinstance(norm, _BatchNorm) or not norm.affine or norm.running_mean is None:
         raise ValueError(
