@@ -111,7 +111,7 @@ def _cost(training: Training, scope: Scope, seed: int, workshop: Workshop) -> Li
     with workshop.alone():
         data = placed(task.made_up(4 * recipe.batch_size), device)
         network, planned = _network(task, training, scope, None, seed, device)
-        found = cost(task, network, planned, data, recipe, timed=1 if scope.quick else 50)
+        found = cost(task, network, planned, data, recipe, timed=1 if scope.quick else 100)
     settings = {column: getattr(recipe, column) for column in ("batch_size", "precision")}
     return [{**found, **settings, "libraries": _libraries(), **environment(device)}]
 

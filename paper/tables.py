@@ -71,7 +71,8 @@ class Table(View):
             return []
         alike = {column: value for column, value in row.key.items() if column not in (*self.best, "seed")}
         first = [each for each in rows if str(each.key["seed"]) == self.chosen_on]
-        return [each for each in first if alike.items() <= each.key.items()]
+        rivals = [each for each in first if alike.items() <= each.key.items()]
+        return rivals if len(rivals) > 1 else []
 
     @property
     def header(self) -> list[str]:

@@ -143,7 +143,7 @@ class View:
         if not self.best:
             return rows
         settings = groups(rows, *self.best)
-        if not self.chosen_on:
+        if not self.chosen_on or len(settings) == 1:  # of which no seed had to choose
             return best(settings.values())
         chosen = best([matching(tried, seed=self.chosen_on) for tried in settings.values()])
         setting = next((tried for tried in settings.values() if chosen and chosen[0] in tried), [])

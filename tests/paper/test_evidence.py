@@ -1,5 +1,6 @@
 """Seed 0 chooses a learning rate, the other seeds are trained with it alone, and a line shows these."""
 
+import statistics
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ SCOPE = Scope(seeds=(0, 1, 2), imagenette=Path("none"))  # whose data nothing he
 ACCURACIES = {"low": (50, 30, 40), "high": (40, 60, 70)}
 
 
-def chosen_table(measured):
+def chosen_table(measured, rates=tuple(ACCURACIES)):
     def measure(training, scope, seed, workshop):
         measured.append((training.key["rate"], seed))
         return [{"val_accuracy": ACCURACIES[training.key["rate"]][seed]}]
@@ -26,7 +27,7 @@ def chosen_table(measured):
     return Table(
         title="chosen",
         keys=("way", "rate", "seed"),
-        trainings=[Training(key={"way": "one", "rate": rate}, measure=measure) for rate in ACCURACIES],
+        trainings=[Training(key={"way": "one", "rate": rate}, measure=measure) for rate in rates],
         figures=("val_accuracy",),
         by=("way",),
         best=("rate",),
@@ -56,6 +57,17 @@ def test_a_line_shows_the_seeds_that_did_not_choose(workshop, tmp_path):
     table = chosen_table([])
     reproduce(table, SCOPE, workshop, path)
     assert render(table, read_rows(path)).splitlines()[-1] == "| one | low | 2 | 35.00 ± 7.07 |"
+
+
+def test_where_there_is_one_rate_no_seed_chooses_and_all_are_shown(workshop, tmp_path):
+    measured, path = [], tmp_path / "chosen.csv"
+    table = chosen_table(measured, rates=("low",))
+    reproduce(table, SCOPE, workshop, path, "*, [12]")
+    assert measured == [("low", 1), ("low", 2)]
+    reproduce(table, SCOPE, workshop, path)
+    accuracies = [ACCURACIES["low"][seed] for seed in (0, 1, 2)]
+    shown = f"{statistics.mean(accuracies):.2f} ± {statistics.stdev(accuracies):.2f}"
+    assert render(table, read_rows(path)).splitlines()[-1] == f"| one | low | 3 | {shown} |"
 
 
 def test_before_seed_0_has_chosen_the_others_are_left_out(workshop, tmp_path, capsys):
