@@ -30,7 +30,7 @@ from repopt.train.recipe import Recipe, lr_at
 from repopt.train.step import set_lr_
 
 _SEGMENTATION = Recipe(epochs=15, batch_size=16, lr_batch=16, warmup_epochs=1, weight_decay=1e-4)
-_DETECTION = replace(_SEGMENTATION, epochs=20)  # after 10 some seeds had hardly begun to find objects
+_DETECTION = replace(_SEGMENTATION, epochs=10)
 
 
 @dataclass(frozen=True, kw_only=True)

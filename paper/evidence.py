@@ -88,6 +88,9 @@ _FAST: _Ways = {
     "RepOpt, one run, never frozen": _learned(1.0),
     "RepOpt, one run, frozen at 30%": _learned(0.3),
     "RepOpt, one run, frozen at 10%": _learned(0.1),
+    **{
+        f"RepOpt, one run, {name}": way for name, way in _ONE_RUN.items() if "30%, " in name or "never frozen, " in name
+    },
     "RepVGG": {"method": "repvgg"},
     "multipliers alone": {"scales": "searched", "fields": {"rules": "iteration"}},
 }

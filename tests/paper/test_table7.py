@@ -12,7 +12,7 @@ from paper.dense_data import CITYSCAPES, IGNORED, placed
 from paper.dense_tasks import Detection, Segmentation, fine_tuned, steps
 from paper.jobs import Scope
 from paper.pages import table
-from paper.table7 import _BEYOND
+from paper.table7 import _BEYOND, _LONGER, _TASKS
 from paper.tables import reproduce, rows_left, table_named
 from paper.view import read_rows
 from paper.workshop import Workshop
@@ -66,6 +66,13 @@ def test_each_arm_tries_its_learning_rates_on_seed_0(task, count):
     for arm in arms:
         rates = {row["rate"] for row in rows if (row["task"], row["arm"], row["seed"]) == (task, arm, 0)}
         assert len(rates) == count + ((task, arm) in _BEYOND)
+
+
+def test_longer_detection_has_one_seed_and_twice_the_epochs():
+    rows = [row.key for row in table_named("table7").rows(FULL) if row.key["task"] == _LONGER]
+    assert {(row["what"], row["seed"]) for row in rows} == {("accuracy", 0)}
+    assert len(rows) == 3 * 3
+    assert _TASKS[_LONGER].recipe == replace(_TASKS["detection"].recipe, epochs=20)
 
 
 @pytest.mark.parametrize("missing", ["mini64", "coco", "cityscapes"])

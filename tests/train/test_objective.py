@@ -95,7 +95,6 @@ def test_a_stem_over_padded_channels_is_the_stem(name, stems):
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
-@pytest.mark.filterwarnings("ignore:\\s*Online softmax is disabled")  # torch's compiler says so of a split reduction
 def test_on_a_gpu_the_compiled_loss_is_the_loss():
     """In bf16, to its precision, with the stem padded."""
     net = small().to(device="cuda", memory_format=torch.channels_last)

@@ -23,6 +23,8 @@ from torch.fx import GraphModule, Node
 
 CHANNELS = 8  # of bf16 and fp16, 16 bytes
 _MODELS = 64  # that one process may compile; torch's own limit is 8, after which it goes on without compiling
+# what torch's compiler says of itself, and TF32, which the recipe's precision decides about
+_ADVICE = "TensorFloat32 tensor cores|\\s*Online softmax is disabled|`torch._prims_common.check` is deprecated"
 
 
 def compiled(module: nn.Module, *, tuned: bool) -> nn.Module:
@@ -39,8 +41,8 @@ def _inductor(graph: GraphModule, inputs: list[Any], *, tuned: bool) -> Any:
 
     if torch.is_autocast_enabled("cuda"):
         pad_few_channels_(graph, CHANNELS)
-    with warnings.catch_warnings():  # the recipe's precision decides about TF32: torch need not advise it
-        warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", _ADVICE)
         return lowered(graph, inputs, options={"coordinate_descent_tuning": tuned})
 
 
