@@ -1,5 +1,7 @@
 """What an optimizer and a plan must agree on: weights that are held, and weights that are a block's."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -7,7 +9,7 @@ from torch import nn
 import repopt
 from repopt import Conv, Identity
 from repopt.optim.contract import unreached
-from side_by_side import WAYS, apart, train, twins
+from side_by_side import WAYS, apart, small_net, train, twins
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -43,6 +45,31 @@ def test_an_operator_is_replaced_in_any_parent():
         weight.grad = torch.ones_like(weight)
         optimizer.step()
         torch.testing.assert_close(before - weight.detach(), 0.1 * plan.multiplier(plan.operators[0]).dense())
+
+
+class Wrapped(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_stands_above_an_operator_is_replaced(way):
+    """A copy has other weights, which the optimizer must hold; in a wrapper, the operator is the one it was."""
+    net = nn.Sequential(small_net(), nn.Identity())
+    plan = repopt.plan(net, {r"0\.[03]": [Conv(3), Conv(1), Identity()]}, scales="ones")
+    plan.init_()
+    ours = WAYS[way].start(net.parameters(), plan)
+    net[0] = Wrapped(net[0])
+    before = net[0].inner[3].weight.detach().clone()
+    train(net, ours, 1)
+    assert not torch.equal(net[0].inner[3].weight, before)
+    net[0] = copy.deepcopy(net[0].inner)
+    with pytest.raises(RuntimeError, match=r"'0\.0' is trained but is not, or no longer, a parameter"):
+        train(net, ours, 1)
 
 
 def test_an_operator_that_is_gone_is_named():
@@ -92,3 +119,11 @@ def test_a_scale_whose_square_is_no_number_any_more_still_reaches():
     net = nn.Conv2d(2, 2, 1).double()
     plan = repopt.plan(net, {"^$": [Conv(1)]}, {"": {"conv1x1": 1e-200}})
     assert unreached(plan) is None
+
+
+def test_weights_without_values_are_named():
+    with torch.device("meta"):
+        net = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1))
+    plan = repopt.plan(net, {"0": [Conv((1, 3)), Conv((3, 1))]}, scales="ones")
+    with pytest.raises(ValueError, match="the weight of '0' is on the meta device and has no values"):
+        repopt.attach(torch.optim.SGD(net.parameters(), lr=0.1), plan)

@@ -1,5 +1,7 @@
 """Optimizers that do more than step their parameters: the branch route takes them as they are, or says why not."""
 
+import copy
+
 import pytest
 import pytorch_optimizer
 import torch
@@ -105,6 +107,105 @@ def test_a_rule_that_keeps_the_gradient_or_assigns_to_data(rule):
     train(net, ours, 10)
     train(twin, theirs, 10)
     assert apart(net, twin) <= EXACT
+
+
+@pytest.mark.parametrize("how", [{"max_norm": 1e9}, {"route": "grad", "allow_inexact": True}])
+def test_what_is_assigned_to_data_arrives_where_the_rule_is_given_aliases(how):
+    net, plan, _ = twins()
+    ours = Assigning(net.parameters())
+    repopt.attach(ours, plan, **how)
+    before = [param.detach().clone() for param in net.parameters()]
+    train(net, ours, 1)
+    assert all(not torch.equal(param, old) for param, old in zip(net.parameters(), before, strict=True))
+
+
+class Sharpness(torch.optim.Optimizer):
+    """Takes the gradient a little uphill, and clears gradients itself: SAM."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.05})
+
+    @torch.no_grad()
+    def step(self, closure):
+        evaluate, params = torch.enable_grad()(closure), self.param_groups[0]["params"]
+        evaluate()
+        uphill = [0.1 * param.grad for param in params]
+        torch._foreach_add_(params, uphill)
+        self.zero_grad()
+        evaluate()
+        torch._foreach_sub_(params, uphill)
+        torch._foreach_sub_(params, [self.param_groups[0]["lr"] * param.grad for param in params])
+        self.zero_grad()
+
+
+class LookingAhead(torch.optim.Optimizer):
+    """Moves before the first evaluation: Nesterov's momentum as he wrote it."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.05})
+
+    @torch.no_grad()
+    def step(self, closure):
+        params = self.param_groups[0]["params"]
+        momenta = [self.state[param].setdefault("momentum", torch.zeros_like(param)) for param in params]
+        torch._foreach_sub_(params, [0.9 * momentum for momentum in momenta])
+        self.zero_grad()
+        torch.enable_grad()(closure)()
+        step = [self.param_groups[0]["lr"] * param.grad for param in params]
+        torch._foreach_sub_(params, step)
+        torch._foreach_mul_(momenta, 0.9)
+        torch._foreach_add_(momenta, step)
+        self.zero_grad()
+
+
+@pytest.mark.parametrize("rule", [Sharpness, LookingAhead])
+def test_a_rule_that_moves_and_clears_gradients_around_its_evaluations(rule):
+    net, plan, twin = twins()
+    ours, theirs = rule(net.parameters()), rule(twin.parameters())
+    repopt.attach(ours, plan)
+    for model, optimizer in ((net, ours), (twin, theirs)):
+        for step in range(6):
+            optimizer.step(lambda model=model, step=step: backward(model, step))
+    assert apart(net, twin) <= EXACT
+    assert all(param.grad is None for param in net.parameters())
+
+
+class LoadingItself(torch.optim.AdamW):
+    """Loads without torch's hooks, as 8-bit optimizers do."""
+
+    def load_state_dict(self, state_dict):
+        params = [param for group in self.param_groups for param in group["params"]]
+        groups = zip(self.param_groups, state_dict["param_groups"], strict=True)
+        self.__setstate__(
+            {
+                "state": {params[number]: copy.deepcopy(held) for number, held in state_dict["state"].items()},
+                "param_groups": [{**copy.deepcopy(saved), "params": group["params"]} for group, saved in groups],
+            }
+        )
+
+
+def test_a_state_that_an_optimizer_loads_itself():
+    net, plan, _ = twins()
+    ours = LoadingItself(net.parameters(), lr=0.01)
+    repopt.attach(ours, plan)
+    train(net, ours, 3)
+    saved = copy.deepcopy((net.state_dict(), ours.state_dict()))
+    train(net, ours, 3, first=3)
+
+    again, same, _ = twins()
+    resumed = LoadingItself(again.parameters(), lr=0.01)
+    repopt.attach(resumed, same)
+    again.load_state_dict(saved[0])
+    resumed.load_state_dict(saved[1])
+    train(again, resumed, 3, first=3)
+    assert apart(again, net) <= EXACT
+
+    other = plan.with_scales("ones")
+    refused = LoadingItself(net.parameters(), lr=0.01)
+    repopt.attach(refused, other)
+    refused.load_state_dict(saved[1])
+    with pytest.raises(ValueError, match="made with other scales"):
+        refused.step()
 
 
 @pytest.mark.parametrize(

@@ -284,9 +284,9 @@ def _over_rows(values: Tensor, placement: Placement, rows: range | None) -> Tens
 def _local_index(placement: Placement, rows: range) -> Tensor:
     shape = placement.operator.kernel_shape
     if placement.is_identity:  # one entry a row, at the centre
-        outputs, taps = torch.arange(rows.start, rows.stop), torch.Size(shape[2:]).numel()
+        outputs, taps = torch.arange(rows.start, rows.stop, device="cpu"), torch.Size(shape[2:]).numel()
         return ((outputs - rows.start) * shape[1] + outputs % shape[1]) * taps + taps // 2
-    numbers = torch.arange(torch.Size(shape).numel()).view(shape)
+    numbers = torch.arange(torch.Size(shape).numel(), device="cpu").view(shape)
     row_size = torch.Size(shape[1:]).numel()
     entries = placement.view(numbers).flatten() - rows.start * row_size
     return entries[(entries >= 0) & (entries < len(rows) * row_size)]

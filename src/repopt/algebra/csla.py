@@ -218,7 +218,7 @@ def initial_kernels(
     for branch, placement in block.branches.items():
         drawn = torch.empty(placement.kernel_shape, device=device, dtype=torch.promote_types(like.dtype, torch.float32))
         if placement.is_identity:
-            drawn.copy_(over_channels(identity.get(branch, torch.ones(())).to(drawn), placement))
+            drawn.copy_(over_channels(identity.get(branch, torch.ones((), device="cpu")).to(drawn), placement))
         else:
             draw_(drawn, kernel, generator)
         kernels[branch] = drawn.to(like.device)

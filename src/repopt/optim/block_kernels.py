@@ -148,8 +148,10 @@ class BlockSet:
         self._sums.spread(grads)
         self._stepped = [None if grad is None else weight for grad, weight in zip(grads, self._weights, strict=True)]
 
-    def merge_(self) -> None:
-        """Writes what the kernels make into the weights that take part."""
+    def merge_(self, *, everything: bool = False) -> None:
+        """Writes what the kernels make into the weights that take part in this step, or into all."""
+        if everything:
+            self._stepped = list(self._weights)
         if not any(weight is not None for weight in self._stepped):
             return
         if self._addresses != list(map(Tensor.data_ptr, self._kernels)):  # a rule that assigns to `.data`

@@ -15,6 +15,7 @@ a fused or custom kernel, by the replay of a CUDA graph) is not noticed: the nex
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,8 +26,18 @@ from repopt.algebra.sharding import is_sharded
 from repopt.device import is_capturing
 from repopt.optim.block_kernels import BlockKernels, BlockSet, in_sets
 from repopt.optim.clipping import coefficient
-from repopt.optim.contract import PlannedWeights
-from repopt.optim.grad_route import Arguments, aliases_of, with_closure
+from repopt.optim.contract import PlannedWeights, check_loaded
+from repopt.optim.grad_route import (
+    Arguments,
+    Closure,
+    Group,
+    aliases_of,
+    has_later_hooks,
+    pass_on_,
+    settle_,
+    step_hooks,
+    with_closure,
+)
 from repopt.plans.planning import Plan, check_kernel_names
 from repopt.plans.stamps import SAVED
 
@@ -55,7 +66,10 @@ class BranchRoute:
         self._captured: list[BlockSet] = []  # earlier sets that a CUDA graph reads
         self._kernels: list[Tensor] = []
         self._swaps: list[_Swap] = []
+        self._options: list[Group] = []  # of the param groups, as the optimizer and its stand-in know them
         self._given_states: list[int] = []  # which dicts the stand-in began a step with
+        self._has_state = False  # whether the optimizer itself had one after the last step
+        self._has_grads = False  # whether the kernels were given theirs in this step
         self._put_away: dict[Tensor, Any] = {}
         check_kernel_names(kernels or {}, plan.blocks)
         # of the blocks that have not started; where some are given, a block without any is an error
@@ -67,8 +81,7 @@ class BranchRoute:
             optimizer.state.update(self._put_away)
             raise
         self._hooks = [
-            optimizer.register_step_pre_hook(_untraced(self._before_step)),
-            optimizer.register_step_post_hook(_untraced(self._after_step)),
+            *step_hooks(optimizer, _untraced(self._before_step), _untraced(self._after_step)),
             optimizer.register_state_dict_post_hook(self._save),
             optimizer.register_load_state_dict_post_hook(self._reload),
         ]
@@ -90,11 +103,14 @@ class BranchRoute:
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
         if optimizer is self._stand_in:  # a step that calls its parent's step
             return None
+        if any(SAVED in group for group in optimizer.param_groups):  # a state was loaded without torch's hooks
+            check_loaded(optimizer)
+            self._reload(optimizer)
         weights = self._held(optimizer)
         self._follow(weights)
         self._prepare_stand_in(optimizer, weights)
-        args = (self._stand_in, *args[1:])
-        wrapped = with_closure(args, kwargs, self._evaluating)
+        args, late = (self._stand_in, *args[1:]), has_later_hooks(optimizer, self._hooks[0])
+        wrapped = with_closure(args, kwargs, partial(self._evaluating, optimizer), late=late)
         if wrapped is None:
             self._give_grads()
         return wrapped or (args, kwargs)
@@ -110,8 +126,10 @@ class BranchRoute:
                 "param_groups hold, so it cannot take the branch route"
             )
         self._merge()  # first: a GPU works on it while the rest is done here
+        self._drop_grads()
         for each in self._sets:
             each.release()
+        settle_(self._aliases)
         self._unscale_(optimizer)
         self._take_over(optimizer)
 
@@ -125,21 +143,30 @@ class BranchRoute:
             if param.grad is not None:
                 param.grad.mul_(factor.to(param.grad.device))
 
-    def _evaluating(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        evaluations = 0
+    def _evaluating(self, optimizer: Optimizer, closure: Closure) -> Closure:
+        moved = [(kernel._version, kernel.data_ptr()) for kernel in self._kernels]
 
         def evaluate() -> Any:
-            nonlocal evaluations
-            if evaluations:  # the rule may have moved the kernels
-                with torch.no_grad():
+            with torch.no_grad():
+                if self._has_grads:  # the rule may have moved the kernels that have some
                     self._merge()
-            evaluations += 1
+                elif moved != [(kernel._version, kernel.data_ptr()) for kernel in self._kernels]:
+                    self._merge(everything=True)
+                self._drop_grads()
             loss = closure()
             with torch.no_grad():
+                pass_on_(optimizer.param_groups, self._stand_in.param_groups, self._options)
+                self._follow(self._weights)
                 self._give_grads()
             return loss
 
         return evaluate
+
+    def _drop_grads(self) -> None:
+        """Drops the gradients of weights whose kernels have lost theirs: the rule called `zero_grad`."""
+        for name, weight in self._weights.items() if self._has_grads else ():
+            if weight.grad is not None and all(kernel.grad is None for kernel in self._blocks[name].kernels.values()):
+                weight.grad = None
 
     def _held(self, optimizer: Optimizer) -> dict[str, Tensor]:
         """The planned weights that the optimizer holds; one that is new to it gets its kernels here."""
@@ -175,6 +202,7 @@ class BranchRoute:
         """Gives the kernels their gradients; with a largest norm, clips what the stand-in sees as torch would."""
         for each in self._sets:
             each.spread()
+        self._has_grads = True
         if self._max_norm is None:
             return
         own = [kernel.grad for kernel in self._kernels if kernel.grad is not None]
@@ -186,9 +214,9 @@ class BranchRoute:
         for alias, grad in others.items():
             alias.grad = grad * clip.to(grad.device)
 
-    def _merge(self) -> None:
+    def _merge(self, *, everything: bool = False) -> None:
         for each in self._sets:
-            each.merge_()
+            each.merge_(everything=everything)
 
     def _prepare_stand_in(self, optimizer: Optimizer, weights: dict[str, Tensor]) -> None:
         """Makes the stand-in the same optimizer, but for the branches' kernels in place of the operators' weights."""
@@ -201,6 +229,9 @@ class BranchRoute:
             self._swaps = [_Swap(group["params"], blocks, self._aliases) for group in groups]
             self._kernels = [kernel for block in blocks.values() for kernel in block.kernels.values()]
             self._weights = weights
+        if self._has_state and not optimizer.state:  # it was cleared, which starts the branches anew, too
+            self._states.clear()
+        self._options, self._has_grads = [dict(group) for group in groups], False
         attributes = vars(self._stand_in)
         attributes.clear()
         attributes.update(vars(optimizer))
@@ -216,16 +247,19 @@ class BranchRoute:
     def _take_over(self, optimizer: Optimizer) -> None:
         """What the step left on the stand-in belongs to the optimizer; the branches' states stay here."""
         attributes = vars(self._stand_in)
-        for group, stepped in zip(optimizer.param_groups, attributes.pop("param_groups"), strict=True):
-            group.update({key: value for key, value in stepped.items() if key not in {"params", "param_names"}})
+        pass_on_(attributes.pop("param_groups"), optimizer.param_groups, self._options)
         state = attributes.pop("state")
         if list(map(id, state.values())) != self._given_states:  # most steps write into the dicts that are there
             for kernel in self._kernels:
-                found = state.pop(kernel, None)
-                if found is not None:
-                    self._states[kernel] = found
+                self._states.pop(kernel, None)
+                if kernel in state:
+                    self._states[kernel] = state.pop(kernel)
             owners = {alias: param for param, alias in self._aliases.items()}
-            optimizer.state.update({owners.get(key, key): held for key, held in state.items()})
+            left = {owners.get(key, key): held for key, held in state.items()}
+            for key in optimizer.state.keys() - left.keys():
+                del optimizer.state[key]
+            optimizer.state.update(left)
+        self._has_state = bool(optimizer.state)
         vars(optimizer).update(attributes)
         attributes.clear()
 

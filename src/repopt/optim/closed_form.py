@@ -183,7 +183,9 @@ class ClosedForm:
         """What remains to be stepped of a row; a compiled pass leaves nothing."""
         local, held = local_rows(row.param)[0], tuple(local_rows(state)[0] for state in row.states)
         if isinstance(pieces, OnePass):
-            numbers = [torch.tensor(number, dtype=local.dtype) for number in self.pass_numbers(options, held)]
+            numbers = [
+                torch.tensor(number, dtype=local.dtype, device="cpu") for number in self.pass_numbers(options, held)
+            ]
             pieces.step_(local, grad, [state for state in held if state.ndim], numbers)
             return
         for rows, factors in pieces:

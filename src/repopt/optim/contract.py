@@ -15,13 +15,15 @@ from operator import attrgetter
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from repopt.algebra.csla import check_has_values
 from repopt.algebra.multiplier import grad_mult
 from repopt.algebra.operators import LinearOperator
 from repopt.algebra.sharding import local_rows
+from repopt.plans.patterns import clean_modules
 from repopt.plans.planning import Plan
 from repopt.plans.stamps import KEY, SAVED, WORKED_IN
 
@@ -32,25 +34,32 @@ class PlannedWeights:
     """The weights of a plan's operators, looked up by place: a module that was replaced is found, too."""
 
     def __init__(self, plan: Plan) -> None:
-        parents = {
-            id(child): (parent, attribute)
-            for parent in plan.model.modules()
-            for attribute, child in parent._modules.items()
-            if child is not None
-        }
         modules = plan.modules()
-        self._names = list(modules)
-        # Asked before every step, so without a Python loop: where each module is found, and where its weight is.
-        places = [parents.get(id(module)) for module in modules.values()]
-        self._parents = [
-            {"": module} if place is None else place[0]._modules
-            for place, module in zip(places, modules.values(), strict=True)
-        ]
-        self._attributes = ["" if place is None else place[1] for place in places]
-        self._modules = list(modules.values())
+        self._model = plan.model
+        self._names, self._modules = list(modules), list(modules.values())
         self._known: tuple[list[int], list[int]] | None = None
         self._held: dict[str, Tensor] = {}
         self._others: dict[str, Tensor] = {}
+        self._note_places()
+
+    def _note_places(self) -> None:
+        """Notes the operators and all modules above them, with where each is found."""
+        parents = {
+            child: (parent._modules, attribute, parent)
+            for parent in self._model.modules()
+            for attribute, child in parent._modules.items()
+            if child is not None
+        }
+        places: dict[nn.Module, Any] = {}
+        for module in self._modules:
+            above: nn.Module = module
+            while above in parents and above not in places:
+                places[above] = parents[above]
+                above = parents[above][2]
+        # Asked before every step, so without a Python loop.
+        self._parents = [place[0] for place in places.values()]
+        self._attributes = [place[1] for place in places.values()]
+        self._found = list(places)
 
     def now(self) -> dict[str, Tensor]:
         """Every planned weight as the model has it now, by operator."""
@@ -81,9 +90,10 @@ class PlannedWeights:
         return self._held
 
     def _weights(self) -> list[Any]:
-        modules: list[Any] = list(map(dict.get, self._parents, self._attributes))  # type: ignore[arg-type]
-        if modules != self._modules:
-            self._modules = self._checked(modules)
+        found = list(map(dict.get, self._parents, self._attributes))
+        if found != self._found:
+            self._modules = self._found_again()
+            self._note_places()
         return list(map(dict.get, map(_PARAMETERS, self._modules), repeat("weight")))
 
     def _check_parameters(self, weights: list[Any]) -> None:
@@ -94,11 +104,17 @@ class PlannedWeights:
                     "parametrized: undo that, or make a new plan without the operator"
                 )
 
-    def _checked(self, modules: list[Any]) -> list[LinearOperator]:
-        for name, module in zip(self._names, modules, strict=True):
+    def _found_again(self) -> list[LinearOperator]:
+        """The operators that have the names now; one that had its name stays where it was put into another module."""
+        known, there, found = clean_modules(self._model), set(self._model.modules()), list[LinearOperator]()
+        for name, before in zip(self._names, self._modules, strict=True):
+            module = known.get(name)
             if not isinstance(module, LinearOperator):
+                module = before
+            if module not in there:
                 raise RuntimeError(f"there is no linear operator at {name!r} any more: make a new plan")
-        return modules
+            found.append(module)
+        return found
 
 
 def params_of(optimizer: Optimizer) -> list[Tensor]:
@@ -143,6 +159,7 @@ def unreached(plan: Plan) -> str | None:
         placements = plan.blocks[name].branches.items()
         if any(placement.covers and constants[branch].all() for branch, placement in placements):
             continue
+        check_has_values(module.weight, name)
         local, rows = local_rows(module.weight)
         reach = grad_mult(plan.blocks[name], constants, degree=0, dtype=torch.float64, rows=rows).dense()
         if ((reach == 0) & (local.cpu() != 0)).any():
@@ -220,6 +237,11 @@ def guard_loading(optimizer: Optimizer) -> list[RemovableHandle]:
         optimizer.register_load_state_dict_pre_hook(_refuse_other_state),
         optimizer.register_load_state_dict_post_hook(_stamp_groups_),
     ]
+
+
+def check_loaded(optimizer: Optimizer) -> None:
+    """Raises if the state that an optimizer has loaded, by a method of its own, has another fingerprint or none."""
+    check_state(optimizer.state, optimizer.param_groups, optimizer.defaults[KEY], _is_zero)
 
 
 def _refuse_other_state(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:

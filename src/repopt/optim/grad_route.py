@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from repopt.algebra.sharding import like_shard, local_rows
 from repopt.optim.clipping import clip_coefficient
@@ -22,6 +23,7 @@ from repopt.plans.planning import Plan
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Closure = Callable[[], Any]
+Group = dict[str, Any]
 
 
 class GradRoute:
@@ -35,10 +37,8 @@ class GradRoute:
         self._planned = PlannedWeights(plan)
         self._stand_in: Optimizer | None = None
         self._aliases: dict[Tensor, Tensor] = {}
-        self._hooks = [
-            optimizer.register_step_pre_hook(self._before_step),
-            optimizer.register_step_post_hook(self._after_step),
-        ]
+        self._options: list[Group] = []  # of the param groups, as both optimizers know them
+        self._hooks = step_hooks(optimizer, self._before_step, self._after_step)
 
     @property
     def nbytes(self) -> int:
@@ -56,19 +56,20 @@ class GradRoute:
         names = {id(weight): name for name, weight in self._planned.held_by(optimizer).items()}
         held = [param for group in optimizer.param_groups for param in group["params"]]
         aliases = aliases_of([param for param in held if id(param) in names or self._max_norm is not None])
-        self._stand_in = _standing_in(optimizer, aliases)
-        self._aliases = aliases
+        stand_in = self._stand_in = _standing_in(optimizer, aliases)
+        self._aliases, self._options = aliases, [dict(group) for group in optimizer.param_groups]
 
         def evaluating(closure: Closure) -> Closure:
             def evaluate() -> Any:
                 loss = closure()
+                pass_on_(optimizer.param_groups, stand_in.param_groups, self._options)
                 self._give_grads(optimizer, names, aliases)
                 return loss
 
             return evaluate
 
-        args = (self._stand_in, *args[1:])
-        wrapped = with_closure(args, kwargs, evaluating)
+        args = (stand_in, *args[1:])
+        wrapped = with_closure(args, kwargs, evaluating, late=has_later_hooks(optimizer, self._hooks[0]))
         if wrapped is None:
             self._give_grads(optimizer, names, aliases)
         return wrapped or (args, kwargs)
@@ -93,8 +94,8 @@ class GradRoute:
         if optimizer is stand_in:
             return
         assert stand_in is not None
-        for group, stepped in zip(optimizer.param_groups, stand_in.param_groups, strict=True):
-            group.update({key: value for key, value in stepped.items() if key != "params"})
+        settle_(self._aliases)
+        pass_on_(stand_in.param_groups, optimizer.param_groups, self._options)
         weights = {alias: param for param, alias in self._aliases.items()}
         optimizer.state.update({weights.get(key, key): value for key, value in stand_in.state.items()})
         kept = {"param_groups", "state"}
@@ -119,11 +120,46 @@ def _standing_in(optimizer: Optimizer, aliases: Mapping[Tensor, Tensor]) -> Opti
     return stand_in
 
 
-def with_closure(args: tuple[Any, ...], kwargs: dict[str, Any], wrap: Callable[[Closure], Closure]) -> Arguments | None:
-    """The arguments with their closure wrapped, or None if there is no closure; args[0] is the optimizer."""
+def settle_(aliases: Mapping[Tensor, Tensor]) -> None:
+    """Gives parameters the memory of their aliases, where a rule assigned to `.data`."""
+    for param, alias in aliases.items():
+        if param.data_ptr() != alias.data_ptr():
+            param.data = alias.data
+
+
+def pass_on_(groups: Sequence[Group], others: Sequence[Group], known: Sequence[Group]) -> None:
+    """Gives the param groups of another optimizer the options that changed here since both had the known ones."""
+    for group, other, before in zip(groups, others, known, strict=True):
+        changed = {key: value for key, value in group.items() if before.get(key, before) is not value}
+        changed = {key: value for key, value in changed.items() if key not in {"params", "param_names"}}
+        other.update(changed)
+        before.update(changed)
+
+
+def step_hooks(optimizer: Optimizer, before: Callable[..., Any], after: Callable[..., Any]) -> list[RemovableHandle]:
+    """The two hooks of a step; the second comes before other ones, which find the step done."""
+    hooks = [optimizer.register_step_pre_hook(before), optimizer.register_step_post_hook(after)]
+    ordered: Any = optimizer._optimizer_step_post_hooks  # an OrderedDict
+    ordered.move_to_end(hooks[1].id, last=False)
+    return hooks
+
+
+def has_later_hooks(optimizer: Optimizer, hook: RemovableHandle) -> bool:
+    """Whether step pre-hooks come after this one, whose gradients and options the step is to see."""
+    return bool(next(reversed(optimizer._optimizer_step_pre_hooks)) != hook.id)
+
+
+def with_closure(
+    args: tuple[Any, ...], kwargs: dict[str, Any], wrap: Callable[[Closure], Closure], *, late: bool = False
+) -> Arguments | None:
+    """The arguments with their closure wrapped, or None if there is no closure; args[0] is the optimizer.
+
+    Where what is wrapped around a closure has to come late, after other hooks, a step without one gets one.
+    """
     closure = args[1] if len(args) > 1 else kwargs.get("closure")
-    if closure is None:
+    if closure is None and not late:
         return None
+    wrapped = wrap(closure or (lambda: None))
     if len(args) > 1:
-        return (args[0], wrap(closure), *args[2:]), kwargs
-    return args, {**kwargs, "closure": wrap(closure)}
+        return (args[0], wrapped, *args[2:]), kwargs
+    return args, {**kwargs, "closure": wrapped}

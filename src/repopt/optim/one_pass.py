@@ -114,8 +114,10 @@ class OnePass:
         if not diagonals:
             return None, []
         rows, channels, taps = weight.shape[0], weight.shape[1], max(weight.shape[2:].numel(), 1)
-        in_group = (first_row + torch.arange(rows)) % height
-        on = [in_group[:, None] // each.height == torch.arange(channels) // each.width for each in diagonals]
+        in_group = (first_row + torch.arange(rows, device="cpu")) % height
+        on = [
+            in_group[:, None] // each.height == torch.arange(channels, device="cpu") // each.width for each in diagonals
+        ]
         reached = torch.stack([_matrix(each).expand(-1, taps).any(0) for each in diagonals]).any(0).nonzero()[:, 0]
         row, column = functools.reduce(torch.logical_or, on).nonzero(as_tuple=True)
         tap = reached.repeat(len(row))
@@ -194,7 +196,7 @@ def _mark_sizes(array: Tensor) -> None:
 def has_compiler() -> bool:
     """Whether torch can compile for this CPU, which needs a C++ compiler and Python's headers: tried once."""
     try:
-        torch.compile(lambda x: x + 1)(torch.zeros(64))
+        torch.compile(lambda x: x + 1)(torch.zeros(64, device="cpu"))
     except Exception:
         return False
     return True

@@ -158,7 +158,7 @@ class Plan:
         block = self._block(name)
         scales = self._scales().get(name, {})
         return {
-            branch: torch.ones(()) if placement.is_identity else scales[branch]
+            branch: torch.ones((), device="cpu") if placement.is_identity else scales[branch]
             for branch, placement in block.branches.items()
         }
 

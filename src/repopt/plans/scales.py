@@ -171,7 +171,7 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
         return cls(
             {
                 operator: {
-                    branch: torch.full((block.operator.out_channels,), values[operator])
+                    branch: torch.full((block.operator.out_channels,), values[operator], device="cpu")
                     for branch, placement in block.branches.items()
                     if not placement.is_identity
                 }
@@ -203,7 +203,11 @@ def _scale(value: Tensor | float, key: str) -> Tensor:
     if isinstance(value, int) and abs(value) > _LARGEST:
         raise ValueError(f"the scale {key!r} is too large for a floating-point number")
     # a copy: what happens to the user's tensor later must not change the optimizer's constants
-    scale = value.detach().cpu().clone() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+    scale = (
+        value.detach().cpu().clone()
+        if isinstance(value, Tensor)
+        else torch.tensor(value, dtype=torch.float64, device="cpu")
+    )
     if scale.ndim > 1 or not scale.is_floating_point():
         raise ValueError(
             f"the scale {key!r} is {scale.dtype} of shape {tuple(scale.shape)}: it must be a real number or one per "

@@ -40,10 +40,10 @@ class WordTable:
             return self._table
         table = torch.empty(len(words), dtype=torch.int64, device=self._table.device)
         if capturing:  # filled when the graph is replayed, not now: no eager step may use it
-            pinned = self._spare(len(words)).copy_(torch.tensor(words))
+            pinned = self._spare(len(words)).copy_(torch.tensor(words, device="cpu"))
             self._captured += [pinned, table]
             return table.copy_(pinned, non_blocking=True)
-        self._table = table.copy_(torch.tensor(words, pin_memory=table.is_cuda), non_blocking=True)
+        self._table = table.copy_(torch.tensor(words, device="cpu", pin_memory=table.is_cuda), non_blocking=True)
         self._words = words
         if table.is_cuda and not (self._spares and len(self._spares[0]) == len(words)):
             self._spares = [_pinned(len(words)) for _ in range(_SPARES)]
@@ -54,7 +54,7 @@ class WordTable:
 
 
 def _pinned(size: int) -> Tensor:
-    return torch.empty(size, dtype=torch.int64, pin_memory=True)
+    return torch.empty(size, dtype=torch.int64, device="cpu", pin_memory=True)
 
 
 def are_aligned(addresses: list[int]) -> bool:

@@ -164,15 +164,15 @@ def _branch(each: PlacedKernel, tap_table: int) -> list[int]:
 def _taps(placement: Placement) -> list[int]:
     """The operator's tap of each of the branch's."""
     sizes = torch.Size(placement.operator.kernel_size)
-    taps: list[int] = torch.arange(sizes.numel()).view(sizes)[placement.taps].flatten().tolist()
+    taps: list[int] = torch.arange(sizes.numel(), device="cpu").view(sizes)[placement.taps].flatten().tolist()
     return taps
 
 
 def _own_taps(placement: Placement) -> list[int]:
     """The branch's tap at each of the operator's, -1 for none."""
     sizes = torch.Size(placement.operator.kernel_size)
-    own = torch.full(sizes, -1)
+    own = torch.full(sizes, -1, device="cpu")
     reached = own[placement.taps]
-    own[placement.taps] = torch.arange(reached.numel()).view_as(reached)
+    own[placement.taps] = torch.arange(reached.numel(), device="cpu").view_as(reached)
     taps: list[int] = own.flatten().tolist()
     return taps

@@ -107,7 +107,7 @@ class Launch:
         }
         factors = [[] if row.name is None else entries_of_block(plan, row.name, degree, row.rows) for row in rows]
         constants["ENTRIES"] = most = max(1, *map(len, factors))
-        values = [torch.zeros(1, dtype=torch.float64)]
+        values = [torch.zeros(1, dtype=torch.float64, device="cpu")]
         geometry: list[list[int]] = []
         programs: list[int] = []
         for number, (row, entries) in enumerate(zip(rows, factors, strict=True)):
@@ -232,7 +232,7 @@ def entries_of_block(plan: Plan, name: str, degree: float | None, rows: range | 
 
 def _entry(placement: Placement, values: Tensor, held: slice) -> Entry:
     operator = placement.operator
-    reach = torch.zeros(operator.kernel_size, dtype=torch.float64)
+    reach = torch.zeros(operator.kernel_size, dtype=torch.float64, device="cpu")
     reach[placement.taps] = 1
     size = 0, 0
     if not placement.fills_groups:

@@ -1,0 +1,131 @@
+"""Other hooks of a step, closures and resets do to imagined blocks what they do to real ones, on every way to train."""
+
+import pytest
+import torch
+
+import repopt
+from side_by_side import EXACT, WAYS, Way, adamw, apart, attached, backward, train, twins
+
+# the grad route proper, which has a stand-in: SGD's step is a closed form
+WAYS = {**WAYS, "ASGD": Way(attached(torch.optim.ASGD), torch.optim.ASGD)}
+
+
+@pytest.fixture(params=WAYS)
+def way(request):
+    return WAYS[request.param]
+
+
+def both(way):
+    net, plan, twin = twins()
+    return (net, way.start(net.parameters(), plan)), (twin, way.theirs(twin.parameters()))
+
+
+@pytest.mark.parametrize("make", [adamw, torch.optim.ASGD])
+def test_a_scheduler_in_a_post_hook_from_before_attach(make):
+    net, plan, twin = twins()
+    for model in (net, twin):
+        optimizer = make(model.parameters(), lr=0.01)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        optimizer.register_step_post_hook(lambda *_, scheduler=scheduler: scheduler.step())
+        if model is net:
+            repopt.attach(optimizer, plan)
+        train(model, optimizer, 4)
+        assert optimizer.param_groups[0]["lr"] == 0.01 / 16
+    assert apart(net, twin) <= EXACT
+
+
+def test_a_pre_hook_changes_gradients_and_learning_rate(way):
+    """Registered after attach: it comes after ours."""
+    pairs = both(way)
+    for model, optimizer in pairs:
+        first, steps = optimizer.param_groups[0]["lr"], iter(range(10))
+
+        def change(optimizer, args, kwargs, model=model, first=first, steps=steps):
+            step = next(steps)
+            optimizer.param_groups[0]["lr"] = first / (1 + step)
+            for param in model.parameters():
+                param.grad.mul_(10 if step % 2 else 0.1)
+
+        optimizer.register_step_pre_hook(change)
+        train(model, optimizer, 6)
+        assert optimizer.param_groups[0]["lr"] == first / 6
+    assert apart(pairs[0][0], pairs[1][0]) <= EXACT
+
+
+def test_a_closure_changes_the_learning_rate(way):
+    pairs = both(way)
+    for model, optimizer in pairs:
+        first = optimizer.param_groups[0]["lr"]
+        for step in range(6):
+
+            def closure(model=model, optimizer=optimizer, first=first, step=step):
+                optimizer.param_groups[0]["lr"] = first / (1 + step)
+                optimizer.zero_grad()
+                backward(model, step)
+
+            optimizer.step(closure)
+        assert optimizer.param_groups[0]["lr"] == first / 6
+    assert apart(pairs[0][0], pairs[1][0]) <= EXACT
+
+
+@pytest.mark.parametrize("make", [adamw, torch.optim.ASGD])
+def test_a_post_hook_from_before_attach_sees_the_step(make):
+    net, plan, _ = twins()
+    optimizer, seen = make(net.parameters()), []
+    optimizer.register_step_post_hook(lambda *_: seen.append(net[3].weight.detach().clone()))
+    repopt.attach(optimizer, plan)
+    for _ in range(2):
+        train(net, optimizer, 1)
+        torch.testing.assert_close(seen[-1], net[3].weight.detach(), rtol=0, atol=0)
+
+
+def test_a_state_that_is_cleared_starts_anew(way):
+    pairs = both(way)
+    for model, optimizer in pairs:
+        train(model, optimizer, 5)
+        optimizer.state.clear()
+        train(model, optimizer, 5, first=5)
+    assert apart(pairs[0][0], pairs[1][0]) <= EXACT
+
+
+@pytest.mark.parametrize("make", [adamw, torch.optim.ASGD])
+def test_a_weight_that_a_closure_writes_is_as_one_written_before_the_step(make):
+    nets = []
+    for inside in (False, True):
+        torch.manual_seed(0)
+        net, plan, _ = twins()
+        optimizer = make(net.parameters())
+        repopt.attach(optimizer, plan)
+        for step in range(5):
+
+            def closure(net=net, optimizer=optimizer, step=step, inside=inside):
+                with torch.no_grad():
+                    if inside:
+                        net[3].weight.clamp_(-0.1, 0.1)
+                optimizer.zero_grad()
+                backward(net, step)
+
+            with torch.no_grad():
+                if not inside:
+                    net[3].weight.clamp_(-0.1, 0.1)
+            optimizer.step(closure)
+        nets.append(net)
+    assert apart(*nets) <= EXACT
+
+
+@pytest.mark.parametrize("make", [repopt.optim.AdamW, repopt.optim.SGD, repopt.optim.Lion])
+def test_another_default_device_is_only_that(make):
+    """Of tensors that a user makes; ours are where the weights are."""
+    nets = []
+    for device in ("cpu", "meta"):
+        torch.manual_seed(0)
+        net, plan, _ = twins()
+        grads = [torch.randn_like(param) for param in net.parameters()]
+        with torch.device(device):
+            optimizer = make(net.parameters(), plan, lr=0.01)
+            for _ in range(2):
+                for param, grad in zip(net.parameters(), grads, strict=True):
+                    param.grad = grad.clone()
+                optimizer.step()
+        nets.append(net)
+    assert apart(*nets) == 0
