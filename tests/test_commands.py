@@ -120,8 +120,9 @@ def empty_class(path):
         for name in ("cat", "dog"):
             (path / "images" / part / name).mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (8, 8)).save(path / "images" / part / "dog" / "one.png")
-    (path / "single" / "dog").mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (8, 8)).save(path / "single" / "dog" / "one.png")
+    for name in ("cat", "dog"):
+        (path / "single" / name).mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8)).save(path / "single" / name / "one.png")
 
 
 BAD = {

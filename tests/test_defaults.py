@@ -85,7 +85,18 @@ def test_a_run_keeps_its_own_split(photos, capsys):
         picture(photos / "cat" / f"{number}.jpg", number, (80, 80))
     words = "its validation images are not those that were held out for the run"
     assert words in refused(["eval", "runs/train"], capsys)
+    assert words in refused(["eval", "runs/train", "--data", photos], capsys)
+    assert words in refused(["quantize", "runs/train", "--data", "photos", "--no-speed"], capsys)
     assert "holds other images than when the run" in refused(["train", "--resume", "--epochs", "4"], capsys)
+
+
+def test_classes_that_no_validation_image_has_are_named(photos, capsys):
+    (photos / "train").mkdir()
+    for name in ("cat", "dog", "eel"):
+        (photos / name).rename(photos / "train" / name)
+    picture(photos / "val" / "dog" / "0.jpg", 0, (80, 80))
+    said = notes(["train", "--data", "photos", "--method", "sgd", *SHORT], capsys)
+    assert "no image to validate on is of 'cat', 'eel', so the accuracy leaves that out" in said
 
 
 def test_from_elsewhere_the_run_s_own_folder_still_has_its_images_held_out(photos, capsys, monkeypatch):

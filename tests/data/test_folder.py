@@ -148,6 +148,16 @@ def test_an_entry_is_on_the_disk_before_it_has_its_name(tmp_path, own_cache, mon
     assert (entry.stat().st_ino, 0) in synced
 
 
+def test_what_an_interrupted_process_left_in_the_cache_is_removed_in_time(tmp_path, own_cache):
+    left, at_work = own_cache / "left.part", own_cache / "at_work.part"
+    for folder in (left, at_work):
+        folder.mkdir(parents=True)
+        (folder / ".unfinished.safetensors").write_bytes(b"0")
+    os.utime(left, (0, 0))
+    load_data(f"folder:{class_folders(tmp_path / 'pets')}", size=8)
+    assert [at_work] == list(own_cache.glob("*.part"))
+
+
 def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path):
     root = class_folders(tmp_path / "pets")
     (tmp_path / "file").write_text("no folder")
@@ -297,6 +307,13 @@ def test_a_path_to_the_folder_that_is_not_utf_8_is_refused(tmp_path):
     root = class_folders(tmp_path / os.fsdecode(b"caf\xe9"), 2, 1)
     with pytest.raises(ValueError, match=r"caf\\xe9/train/cat' has a name that is not UTF-8"):
         load_data(f"folder:{root}")
+
+
+def test_one_class_is_refused(tmp_path):
+    for number in range(20):
+        picture(tmp_path / "pets" / "cat" / f"{number}.png", number)
+    with pytest.raises(ValueError, match="holds images of one class, 'cat', and every network is right on these: add"):
+        load_data(str(tmp_path / "pets"))
 
 
 @pytest.mark.parametrize("layout", ["", "train"])

@@ -42,6 +42,14 @@ def test_a_program_with_branches_norms_and_excitation_is_written_too(name, tmp_p
     torch.testing.assert_close(load_program(tmp_path / PROGRAM)(images()), program(images()), rtol=0, atol=0)
 
 
+@torch.no_grad()
+def test_a_dropout_in_place_is_left_out_of_evaluation(tmp_path):
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 3, 3), torch.nn.ReLU(), torch.nn.Dropout(0.5, inplace=True))
+    program = calibrated(net.eval(), [images()], Int8())
+    save_program(program, tmp_path / PROGRAM)
+    torch.testing.assert_close(load_program(tmp_path / PROGRAM)(images()), program(images()), rtol=0, atol=0)
+
+
 def test_a_program_that_a_file_cannot_hold_is_named(tmp_path):
     net = torch.nn.Sequential(torch.nn.Conv2d(3, 3, 3), torch.nn.Softplus())
     with pytest.raises(ValueError, match=r"an INT8 file cannot hold aten.softplus.default: give --backend onnxruntime"):

@@ -109,6 +109,18 @@ def test_branches_are_folded_before_they_are_rounded(family):
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
 
+@torch.no_grad()
+def test_a_padding_in_words_is_the_one_in_numbers():
+    nets = []
+    for first, second in ((("same", "valid")), (((1, 2), 0))):
+        torch.manual_seed(0)
+        convs = nn.Conv2d(3, 8, 3, padding=first, dilation=(1, 2)), nn.Conv2d(8, 8, 3, padding=second)
+        nets.append(nn.Sequential(convs[0], nn.ReLU(), convs[1], nn.Flatten(), nn.Linear(8 * 14 * 14, 4)).eval())
+    words, numbers = (post_training(net, [images()], Int8())(images()) for net in nets)
+    torch.testing.assert_close(words, numbers, rtol=0, atol=0)
+    assert (nets[0][0].padding, nets[0][2].padding) == ("same", "valid")
+
+
 def test_a_model_without_anything_to_quantize_is_refused():
     """Rather than evaluated as if it were INT8."""
     with pytest.raises(RuntimeError, match="found nothing to quantize"):

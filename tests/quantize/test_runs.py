@@ -122,6 +122,19 @@ def test_a_calibrator_decides_the_ranges(run, tmp_path):
     assert minmax > percentile > 0
 
 
+def test_calibration_images_that_do_not_fill_their_last_batch_are_all_used(run, tmp_path):
+    """By a histogram as well, for which ONNX Runtime takes batches of one size."""
+    trained = load_run(run)
+    (images,) = calibration_batches(trained, run_data(run), 45)
+    files = [tmp_path / "equal.onnx", tmp_path / "unequal.onnx"]
+    for file, batches in zip(files, [torch.split(images, 9), torch.split(images, 20)], strict=True):
+        setting = Int8(backend="onnxruntime", calibrator="percentile")
+        post_training_onnx(deploy(trained.model), batches, setting, file)
+    assert sorted(tmp_path.iterdir()) == sorted(files)
+    with torch.no_grad():
+        torch.testing.assert_close(OnnxModel(files[0])(images), OnnxModel(files[1])(images))
+
+
 def test_the_forms_of_a_repvgg_compute_the_same(run):
     trained = load_run(run)
     images = calibration_batches(trained, run_data(run), 100)

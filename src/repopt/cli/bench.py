@@ -7,13 +7,12 @@ from typing import Annotated, Any, Literal
 
 import torch
 import tyro
-from rich.console import Console
 
 import repopt
 from repopt.bench.data_speed import measure_data
 from repopt.bench.step_cost import Implementation, Rule, measure_step
 from repopt.bench.train_cost import measure_training
-from repopt.cli.output import Device, check_seed, model_options, print_json, table
+from repopt.cli.output import Device, Screen, check_seed, model_options, print_json, table
 from repopt.device import chosen_device, environment
 from repopt.files import append_csv
 from repopt.train.branch_choice import as_branches, read_choice
@@ -228,7 +227,7 @@ def _print_train_table(records: list[dict[str, Any]]) -> None:
             f"{record['compile_seconds']:.1f}",
             f"{record['parameters'] / 1e6:.1f}",
         )
-    Console().print(shown)
+    Screen().print(shown)
 
 
 def _print_data_table(records: list[dict[str, Any]]) -> None:
@@ -246,7 +245,7 @@ def _print_data_table(records: list[dict[str, Any]]) -> None:
     }
     for record in records:
         shown.add_row(stages[record["stage"]], f"{record['images']:,}", f"{record['images_per_second']:,.0f}")
-    Console().print(shown)
+    Screen().print(shown)
 
 
 def _print_step_table(records: list[dict[str, Any]]) -> None:
@@ -267,4 +266,4 @@ def _print_step_table(records: list[dict[str, Any]]) -> None:
             f"{record['repopt_bytes'] / 1e6:.2f}",
             "" if peak is None else f"{peak / 1e6:.2f}",
         )
-    Console().print(shown)
+    Screen().print(shown)

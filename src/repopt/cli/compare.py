@@ -6,9 +6,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
-
-from repopt.cli.output import Device, model_options, table
+from repopt.cli.output import Device, Screen, model_options, table
 from repopt.compare.budget import shortened
 from repopt.compare.comparing import Say, measured, prepared, run_folder, within
 from repopt.compare.overview import as_record, command_of, notes_of, table_of
@@ -22,7 +20,7 @@ from repopt.files import replacing
 from repopt.plans.patterns import counted
 from repopt.train.auto_recipe import auto_recipe
 from repopt.train.branch_choice import read_choice
-from repopt.train.notes import about_auto, about_batch, about_digits, about_split
+from repopt.train.notes import about_auto, about_batch, about_data
 from repopt.train.recipe import Precision, load_recipe, usual_precision, with_batch_for
 
 _MINUTES = 10.0  # where neither minutes nor epochs are given
@@ -143,8 +141,7 @@ def run_study(
         say("timing a few steps of each method")
         notes = [
             about_auto(study.recipe) if named == "auto" else None,
-            about_digits(data),
-            about_split(data),
+            *about_data(data, study.limit),
             about_batch(asked.recipe.batch_size, study.recipe, data),
         ]
         found = prepared(study, data, minutes=minutes, fixed=fixed, device=chosen_on, say=notes.append)
@@ -215,7 +212,7 @@ def _print(found: list[Measured], said: list[str], command: str) -> None:
     shown = table(*heads)
     for row in rows:
         shown.add_row(*row)
-    console = Console(highlight=False)
+    console = Screen(highlight=False)
     console.print(shown)
     for sentence in said:
         console.print(sentence, markup=False)

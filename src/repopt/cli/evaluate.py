@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import tyro
-from rich.console import Console
 
-from repopt.cli.output import Device, print_json, table
+from repopt.cli.output import Device, Screen, print_json, table
 from repopt.train.runs import evaluate_run
 
 
@@ -41,5 +40,5 @@ def evaluate(
     shown = table("size", "images", "loss", "accuracy", title=f"{run}")
     for size, score in scores.items():
         shown.add_row(str(size), f"{score.images:,}", f"{score.loss:.4f}", f"{score.accuracy:.2f}")
-    Console().print(shown)
+    Screen().print(shown)
     return 0

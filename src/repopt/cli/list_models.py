@@ -5,11 +5,10 @@ from functools import cache
 
 import torch
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 import repopt
-from repopt.cli.output import print_json, table
+from repopt.cli.output import Screen, print_json, table
 from repopt.models.counting import multiply_adds, parameters
 from repopt.plans.provenance import Provenance, provenance
 from repopt.plans.scales import Scales, shipped
@@ -48,7 +47,8 @@ def _plain(name: str) -> str:
 @cache
 def _macs(name: str) -> int:
     with torch.device("meta"):
-        return multiply_adds(repopt.create_model(name))
+        model = repopt.create_model(name)
+    return multiply_adds(model)
 
 
 def _list_sizes() -> None:
@@ -57,7 +57,7 @@ def _list_sizes() -> None:
         sizes = _sizes(name)
         ship = "ship" if sizes["scales"] else ""
         shown.add_row(name, f"{sizes['parameters'] / 1e6:.2f}", f"{sizes['macs'] / 1e9:.2f}", ship)
-    Console().print(shown)
+    Screen().print(shown)
     print("Parameters in training, 1000 classes; multiply-adds of one 224x224 image, deployed.")
     print("--model also takes timm:NAME, torchvision:NAME, and package.module:factory for one of your own.")
 
@@ -74,7 +74,7 @@ def _list_scales(*, json: bool) -> None:
         table.add_column(column, justify="right")
     for name, origin in found.items():
         table.add_row(name, *_cells(origin))
-    Console().print(table)
+    Screen().print(table)
 
 
 def _cells(origin: Provenance | None) -> tuple[str, ...]:

@@ -4,14 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import tyro
-from rich.console import Console
 
-from repopt.cli.output import Device, table
+from repopt.cli.output import Device, Screen, table
 from repopt.device import chosen_device
 from repopt.files import append_csv
 from repopt.quantize import Int8, LayerCost, QuantizeJob, quantize_run
 from repopt.quantize.qat import EPOCHS
-from repopt.quantize.quantizing import Form, Int8Method
+from repopt.quantize.quantizing import Form, Int8Method, Quantized
 from repopt.quantize.setting import Backend, Calibrator, Weights
 from repopt.quantize.timing import SPEEDS, Timing
 
@@ -95,11 +94,16 @@ def quantize(
         timing=Timing(batch=speed_batch, size=speed_size, threads=threads) if speed else None,
     )
     done = quantize_run(run, job, out=out, device=chosen_device(device), quiet=quiet, trust=trust)
-    if csv is not None:
-        append_csv(csv, [done.record])
     if json:
         print(done.file.with_name("quantized.json").read_text(), end="")
-        return 0
+    else:
+        _print(done, speed=speed)
+    if csv is not None:
+        append_csv(csv, [done.record])
+    return 0
+
+
+def _print(done: Quantized, *, speed: bool) -> None:
     _print_accuracies(done.record)
     if done.trouble is not None:
         print(done.trouble)
@@ -108,7 +112,6 @@ def quantize(
     if done.layers:
         _print_layers(done.layers)
     print(f"written: {done.file}")
-    return 0
 
 
 def _print_accuracies(record: dict[str, Any]) -> None:
@@ -122,7 +125,7 @@ def _print_accuracies(record: dict[str, Any]) -> None:
         print("activations without zero points,")
     trim = f"its images trimmed by {record['trim']:.0%}, " if record["trim"] else ""
     print(f"{trim}on {record['val_images']:,} images of {record['data']}")
-    Console().print(shown)
+    Screen().print(shown)
 
 
 def _print_speeds(record: dict[str, Any]) -> None:
@@ -131,7 +134,7 @@ def _print_speeds(record: dict[str, Any]) -> None:
     for column, name in zip(SPEEDS, ("float, eager", "float, compiled", "INT8"), strict=True):
         shown.add_row(name, f"{record[column]:,.0f}", f"{record[column] / record['float_eager']:.2f}")
     print(f"on this CPU, {threads}, batches of {record['speed_batch']}, {record['speed_size']}x{record['speed_size']}")
-    Console().print(shown)
+    Screen().print(shown)
     if record["instructions"]:
         print("This CPU reports instructions that it lacks:")
         print(f"timed with ONEDNN_MAX_CPU_ISA={record['instructions']}.\n")
@@ -144,4 +147,4 @@ def _print_layers(costs: list[LayerCost]) -> None:
         shown.add_row(cost.layer, f"{cost.agreement_alone:.2f}", f"{cost.snr_alone:.1f}", noise)
     print("By layer. alone: the logits with this alone in INT8;")
     print("all: the layer's own output with all layers in INT8.")
-    Console().print(shown)
+    Screen().print(shown)

@@ -3,10 +3,9 @@
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
-from repopt.cli.output import check_seed, print_json
+from repopt.cli.output import Screen, check_seed, print_json
 from repopt.plans.patterns import counted
 from repopt.verification.cases import CaseResult, run_matrix
 
@@ -34,7 +33,7 @@ def verify(steps: int = 50, seed: int = 0, json: bool = False) -> int:
 
 def _verify_table(steps: int, seed: int) -> list[CaseResult]:
     """Runs the matrix, and prints it as a table."""
-    console, rows = Console(), list(run_matrix(steps, seed))
+    console, rows = Screen(), list(run_matrix(steps, seed))
     console.print(_table(rows, steps))
     exact = [row for row in rows if row.report.exact]
     broken = [row for row in exact if not row.passed]

@@ -8,7 +8,9 @@ a whole one or none. A digest inside tells whether an entry is still what was wr
 import hashlib
 import json
 import os
+import shutil
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,6 +21,7 @@ from torch import Tensor
 from repopt.files import read_sealed, write_sealed
 
 _FORMAT = "3"
+_ABANDONED = 3600  # seconds after which nobody writes an entry any more
 
 
 def default_cache() -> Path:
@@ -74,6 +77,9 @@ def _load(entry: Path) -> tuple[Tensor, dict[int, str]] | None:
 def _save(entry: Path, tensor: Tensor, messages: dict[int, str]) -> None:
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
+        for left in entry.parent.glob("*.part"):  # by a process that was interrupted
+            if time.time() - left.stat().st_mtime > _ABANDONED:
+                shutil.rmtree(left, ignore_errors=True)
         # in a folder of its own: processes that start together write the same entry
         with tempfile.TemporaryDirectory(dir=entry.parent, suffix=".part") as beside:
             written = Path(beside, entry.name)

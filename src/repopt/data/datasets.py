@@ -148,6 +148,13 @@ def kind_of(source: str) -> tuple[str, str]:
     return ("folder", source) if kind not in _SOURCES and Path(source).expanduser().is_dir() else (kind, rest)
 
 
+def is_same_folder(one: str, other: str) -> bool:
+    """Whether two names of data lead to one folder."""
+    (kind, path), (other_kind, other_path) = kind_of(one), kind_of(other)
+    there, also = (Path(each).expanduser().resolve() for each in (path, other_path))
+    return kind == other_kind == "folder" and there == also
+
+
 def known_kind(source: str) -> tuple[str, str]:
     """As `kind_of`; raises if there is no such kind of data, and no such folder."""
     kind, rest = kind_of(source)

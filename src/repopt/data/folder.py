@@ -172,6 +172,10 @@ def _files(folder: Path, classes: Sequence[str] | None) -> tuple[tuple[str, ...]
             f"{str(folder)!r} holds the folder {own[0]!r} alone, whose images lie in folders of its own, so that all "
             f"would be of one class: give {str(folder / own[0])!r}, or move the class folders up"
         )
+    if classes is None and len(own) == 1:
+        raise ValueError(
+            f"{str(folder)!r} holds images of one class, {own[0]!r}, and every network is right on these: add others"
+        )
     return tuple(own), ImageFiles(paths=tuple(paths), labels=torch.tensor(labels))
 
 

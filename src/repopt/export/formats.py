@@ -11,6 +11,7 @@ Of a module that is no run, the safetensors are one file of weights.
 """
 
 import copy
+import io
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -86,7 +87,9 @@ def _write_program(deployment: Deployment, path: Path) -> Forward:
     one = deployment.example[:1]
     two = one.repeat(2, *[1] * (one.ndim - 1))  # a batch of one would be taken for a constant
     program = torch.export.export(deployment.module, (two,), dynamic_shapes=({0: torch.export.Dim("batch")},))
-    torch.export.save(program, path, extra_files={METADATA: json.dumps(deployment.config)})
+    written = io.BytesIO()  # first: on a full disk torch would end the process
+    torch.export.save(program, written, extra_files={METADATA: json.dumps(deployment.config)})
+    path.write_bytes(written.getbuffer())
     loaded: Forward = torch.export.load(path).module()
     return loaded
 

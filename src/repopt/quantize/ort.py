@@ -1,12 +1,13 @@
 """ONNX Runtime's own static quantization, from a float ONNX file to one with QuantizeLinear and DequantizeLinear."""
 
 from collections.abc import Sequence
-from contextlib import redirect_stdout
+from contextlib import ExitStack, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from repopt.files import replacing
@@ -32,7 +33,9 @@ def post_training_onnx(model: nn.Module, batches: Sequence[Tensor], setting: Int
 
     methods = {"minmax": ort.CalibrationMethod.MinMax, "percentile": ort.CalibrationMethod.Percentile}
     # it recommends the pre-processing that was just done, and prints as it goes
-    with quiet_logs(), redirect_stdout(StringIO()), TemporaryDirectory() as folder, replacing(path) as unfinished:
+    with quiet_logs(), redirect_stdout(StringIO()), ExitStack() as opened:
+        unfinished = opened.enter_context(replacing(path))
+        folder = opened.enter_context(TemporaryDirectory(dir=unfinished.parent))  # removed with it after an interrupt
         float_file, inferred = Path(folder, "float.onnx"), Path(folder, "inferred.onnx")
         write_onnx(model.eval(), float_file, batches[0])
         # torch writes shapes into the file; ONNX Runtime to 1.30 fails to infer those of an interpolation symbolically
@@ -40,7 +43,7 @@ def post_training_onnx(model: nn.Module, batches: Sequence[Tensor], setting: Int
         ort.quantize_static(
             str(inferred),
             str(unfinished),
-            _reader(batches),
+            _reader(batches if setting.chosen == "minmax" else _equal(batches)),
             quant_format=ort.QuantFormat.QDQ,
             per_channel=setting.weights == "channel",
             activation_type=ort.QuantType.QInt8 if setting.symmetric else ort.QuantType.QUInt8,
@@ -59,6 +62,12 @@ class OnnxModel(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self._run(x)
+
+
+def _equal(batches: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The same images in batches of one size, such as ONNX Runtime's histograms take."""
+    images = torch.cat(list(batches))
+    return torch.split(images, max(size for size in range(1, len(batches[0]) + 1) if len(images) % size == 0))
 
 
 def _reader(batches: Sequence[Tensor]) -> Any:

@@ -37,6 +37,7 @@ _OPERATORS = frozenset(
         "aten.cat.default",
         "aten.conv2d.default",
         "aten.dropout.default",
+        "aten.dropout_.default",
         "aten.flatten.using_ints",
         "aten.gelu.default",
         "aten.hardsigmoid.default",

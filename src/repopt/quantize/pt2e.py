@@ -9,7 +9,8 @@ weights, and torch.compile turns it into INT8 kernels (`timing`).
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -50,12 +51,14 @@ def prepare(model: nn.Module, example: Tensor, setting: Int8, *, training: bool 
 
         insert = prepare_qat_pt2e if training else prepare_pt2e
         try:
-            captured = _exported(model.train(training), example).module(check_guards=False)
+            with _padding_in_numbers(model):
+                captured = _exported(model.train(training), example).module(check_guards=False)
             prepared: GraphModule = insert(captured, _quantizer(setting, training=training))
         except Exception as error:  # torch.export and torchao meet any code at all
             why = str(error).strip().partition("\n")[0] or type(error).__name__
             raise RuntimeError(
-                f"torchao cannot quantize this {type(model).__name__} ({why}): try the backend onnxruntime"
+                f"torchao cannot quantize this {type(model).__name__} ({why}): calibrate it by ONNX Runtime instead, "
+                "with `repopt quantize --backend onnxruntime`"
             ) from error
         if training:
             allow_exported_model_train_eval(prepared)
@@ -70,6 +73,23 @@ def prepare(model: nn.Module, example: Tensor, setting: Int8, *, training: bool 
         stay_in_eval_mode_(prepared)
         switch_(prepared, measure=True, quantize=False)
     return prepared
+
+
+@contextmanager
+def _padding_in_numbers(model: nn.Module) -> Iterator[None]:
+    """Writes the paddings "valid" and "same", where that is even, in numbers: torchao knows no words."""
+    named = {module: module.padding for module in model.modules() if isinstance(module, nn.Conv2d)}
+    for module, padding in named.items():
+        around = [dilation * (size - 1) for dilation, size in zip(module.dilation, module.kernel_size, strict=True)]
+        if padding == "valid":
+            module.padding = 0, 0
+        elif padding == "same" and not any(each % 2 for each in around):
+            module.padding = around[0] // 2, around[1] // 2
+    try:
+        yield
+    finally:
+        for module, padding in named.items():
+            module.padding = padding
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ import torch
 from repopt.data import DataSet
 from repopt.files import read_as, read_lines_as
 from repopt.models.saved import CONFIG
-from repopt.plans.patterns import counted
+from repopt.plans.patterns import counted, listed
 from repopt.plans.scales import Scales, shipped
 from repopt.train.recipe import Recipe, lr_at, usual_precision
 from repopt.train.records import RunConfig, ScalesRecord
@@ -68,19 +68,31 @@ def about_precision(recipe: Recipe, device: torch.device) -> str | None:
     return f"fp32 takes several times as long as {faster} on this GPU: --precision {faster} is faster"
 
 
-def about_digits(data: DataSet) -> str | None:
+def about_data(data: DataSet, limit: int | None) -> list[str | None]:
+    """Which data they are, how they are split, and, unless few are taken, what the split leaves out."""
+    return [_about_digits(data), _about_split(data), None if limit else _about_classes(data)]
+
+
+def _about_digits(data: DataSet) -> str | None:
     if data.name != "digits" or not Path("digits").is_dir():
         return None
     return "the built-in digits are taken, not the folder 'digits' that is here: write --data ./digits for the folder"
 
 
-def about_split(data: DataSet) -> str | None:
+def _about_split(data: DataSet) -> str | None:
     if data.held_out is None:
         return None
     return (
         f"{data.name!r} has no folder 'val': a tenth of each class is held out, always the same; "
         f"{counted(len(data.val), 'image')} to validate on, {len(data.train)} to train on"
     )
+
+
+def _about_classes(data: DataSet) -> str | None:
+    """Of classes that no validation image has."""
+    counts = torch.bincount(data.val.labels, minlength=len(data.classes)).tolist()
+    missing = [name for name, count in zip(data.classes, counts, strict=True) if not count]
+    return f"no image to validate on is of {listed(missing)}, so the accuracy leaves that out" if missing else None
 
 
 def about_batch(asked: int, recipe: Recipe, data: DataSet) -> str | None:

@@ -27,6 +27,7 @@ from filelock import BaseFileLock, FileLock, Timeout
 from torch import nn
 
 from repopt.data import DataSet, EvalBatches, load_data
+from repopt.data.datasets import is_same_folder
 from repopt.data.images import balanced, together
 from repopt.device import arithmetic
 from repopt.files import read_as, read_lines_as, remove_unfinished, replacing
@@ -266,15 +267,20 @@ def run_data(
         raise ValueError(f"limit must be at least 1, not {limit}")
     info = read_info(folder)
     if data is not None:
-        return load_data(data, size=info.image_size, limit=limit, eval_size=eval_size)
-    try:
-        limit = info.limit if limit is None else limit
-        own = load_data(info.data, size=size, limit=limit, broken=info.broken, eval_size=eval_size)
-        if own.held_out != info.held_out:  # of images that the run was trained on, the accuracy says nothing
-            raise ValueError("its validation images are not those that were held out for the run")
-        return own
-    except (OSError, ValueError) as error:
-        raise ValueError(f"the run's own data cannot be loaded ({error}): give --data") from error
+        found = load_data(data, size=info.image_size, limit=limit, eval_size=eval_size)
+        own = is_same_folder(data, info.data)
+    else:
+        limit, own = info.limit if limit is None else limit, True
+        try:
+            found = load_data(info.data, size=size, limit=limit, broken=info.broken, eval_size=eval_size)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"the run's own data cannot be loaded ({error}): give --data") from error
+    if own and found.held_out != info.held_out:  # of images that the run was trained on, the accuracy says nothing
+        raise ValueError(
+            f"{info.data!r} has changed, and its validation images are not those that were held out for the run: bring "
+            "the files back, or give --data other images than the run was trained on"
+        )
+    return found
 
 
 def check_data(trained: Trained, data: DataSet) -> None:

@@ -31,7 +31,7 @@ from repopt.train.checkpoint import has_checkpoint, read_origin
 from repopt.train.distributed import World, joined
 from repopt.train.loop import Trainer
 from repopt.train.methods import LEARN, METHODS, Method, Subject, counterpart, make_subject, searched_scales
-from repopt.train.notes import about_batch, about_digits, about_freeze, about_length, about_precision, about_split
+from repopt.train.notes import about_batch, about_data, about_freeze, about_length, about_precision
 from repopt.train.progress import Clock
 from repopt.train.recipe import Recipe, on_cuda_unless_given, with_batch_for
 from repopt.train.records import read_info, read_json
@@ -141,7 +141,7 @@ def _train(
     with clock.measure("data"):
         size, eval_size = job.recipe.size, job.recipe.eval_size
         data = data or load_data(job.data, size=size, limit=job.limit, broken=job.broken, eval_size=eval_size)
-    notes = [*notes, about_digits(data), about_split(data)]
+    notes = [*notes, *about_data(data, job.limit)]
     if resume:
         world.shared(lambda: _check_data(job, data, folder))
     else:
