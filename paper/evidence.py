@@ -130,7 +130,7 @@ _CELLS = [
 ]
 _COMPARED = ("plain SGD", "Dirac", "RepOpt, searched", "RepOpt, one run", "RepVGG")
 _FEWER = [*product(("a0",), ("100%",), (15, 40))]  # another model, for a few of the ways
-# the longest, for these ways at the learning rate that was best at 40 epochs on all data
+# the longest, for these ways at the learning rate that was best at 40 epochs on all data; Dirac's two best are level
 _LONGEST = {"plain SGD": 0.1, "Dirac": 0.1, "RepOpt, searched": 0.2, "RepOpt, one run": 0.1, "RepVGG": 0.2}
 _BASELINES = {name: _WAYS[name] for name in ("plain SGD", "Dirac")}  # best at the lowest of the rates above
 

@@ -153,7 +153,8 @@ def test_what_an_interrupted_process_left_in_the_cache_is_removed_in_time(tmp_pa
     for folder in (left, at_work):
         folder.mkdir(parents=True)
         (folder / ".unfinished.safetensors").write_bytes(b"0")
-    os.utime(left, (0, 0))
+    for old in (left / ".unfinished.safetensors", left):
+        os.utime(old, (0, 0))
     load_data(f"folder:{class_folders(tmp_path / 'pets')}", size=8)
     assert [at_work] == list(own_cache.glob("*.part"))
 

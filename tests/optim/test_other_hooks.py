@@ -52,6 +52,40 @@ def test_a_pre_hook_changes_gradients_and_learning_rate(way):
     assert apart(pairs[0][0], pairs[1][0]) <= EXACT
 
 
+class Bare(torch.optim.Optimizer):
+    """Whose step takes no closure."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.05})
+
+    @torch.no_grad()
+    def step(self):
+        for param in self.param_groups[0]["params"]:
+            param.sub_(param.grad, alpha=self.param_groups[0]["lr"])
+
+
+class Deaf(Bare):
+    """Which takes one and does not call it."""
+
+    def step(self, closure=None):
+        super().step.__wrapped__(self)
+
+
+@pytest.mark.parametrize("make", [Bare, Deaf, adamw])
+def test_a_pre_hook_that_looks_on_changes_nothing(make):
+    """Also one that hands on the arguments of its own."""
+    net, plan, twin = twins()
+    for model in (net, twin):
+        optimizer, seen = make(model.parameters()), []
+        if model is net:
+            repopt.attach(optimizer, plan)
+        optimizer.register_step_pre_hook(lambda optimizer, args, kwargs, seen=seen: seen.append(1))
+        optimizer.register_step_pre_hook(lambda optimizer, args, kwargs: ((args[0],), {}))
+        train(model, optimizer, 4)
+        assert len(seen) == 4
+    assert apart(net, twin) <= EXACT
+
+
 def test_a_closure_changes_the_learning_rate(way):
     pairs = both(way)
     for model, optimizer in pairs:
@@ -86,6 +120,69 @@ def test_a_state_that_is_cleared_starts_anew(way):
         optimizer.state.clear()
         train(model, optimizer, 5, first=5)
     assert apart(pairs[0][0], pairs[1][0]) <= EXACT
+
+
+def test_the_state_of_one_weight_starts_anew():
+    net, plan, twin = twins()
+    ours, theirs = adamw(net.parameters()), adamw(twin.parameters())
+    repopt.attach(ours, plan)
+    train(net, ours, 5)
+    train(twin, theirs, 5)
+    del ours.state[net[3].weight]
+    for name, param in twin[3].named_parameters():
+        if name != "bias":
+            theirs.state.pop(param, None)
+    train(net, ours, 5, first=5)
+    train(twin, theirs, 5, first=5)
+    assert apart(net, twin) <= EXACT
+
+
+def test_without_other_parameters_a_cleared_state_starts_anew_too():
+    fresh = []
+    for cleared in (False, True):
+        torch.manual_seed(0)
+        net, plan, _ = twins()
+        optimizer = adamw([net[0].weight, net[3].weight])
+        repopt.attach(optimizer, plan)
+        if cleared:
+            train(net, optimizer, 3)
+            optimizer.state.clear()
+            with torch.no_grad():
+                for param, old in zip(net.parameters(), fresh[0], strict=True):
+                    param.copy_(old)
+        else:
+            fresh.append([param.detach().clone() for param in net.parameters()])
+        train(net, optimizer, 1)
+        fresh.append(net[3].weight.detach().clone())
+    torch.testing.assert_close(fresh[2], fresh[1])
+
+
+def test_a_group_that_is_taken_away_takes_its_own_state_alone():
+    net, plan, twin = twins()
+    for model in (net, twin):
+        convs = [*model[0].parameters(), *model[3].parameters()]
+        others = [*model[1].parameters(), *model[6].parameters()]
+        optimizer = adamw([{"params": convs}, {"params": others}])
+        if model is net:
+            repopt.attach(optimizer, plan)
+        train(model, optimizer, 3)
+        for param in optimizer.param_groups.pop()["params"]:
+            del optimizer.state[param]
+        train(model, optimizer, 3, first=3)
+    assert apart(net, twin) <= EXACT
+
+
+def test_what_a_hook_keeps_in_the_state_is_kept(way):
+    _, (twin, _) = pairs = both(way)
+    for model, optimizer in pairs:
+
+        def count(optimizer, args, kwargs):
+            optimizer.state["steps"] = {"count": optimizer.state["steps"].get("count", 0) + 1}
+
+        optimizer.register_step_post_hook(count)
+        train(model, optimizer, 3)
+        assert optimizer.state["steps"]["count"] == 3
+    assert apart(pairs[0][0], twin) <= EXACT
 
 
 @pytest.mark.parametrize("make", [adamw, torch.optim.ASGD])

@@ -7,7 +7,7 @@ import pytorch_optimizer
 import torch
 
 import repopt
-from side_by_side import EXACT, adamw, apart, backward, train, twins
+from side_by_side import EXACT, adamw, apart, backward, loss_of, train, twins
 
 
 def test_a_step_that_evaluates_its_closure_again_sees_the_moved_kernels():
@@ -129,12 +129,16 @@ class Sharpness(torch.optim.Optimizer):
     def step(self, closure):
         evaluate, params = torch.enable_grad()(closure), self.param_groups[0]["params"]
         evaluate()
-        uphill = [0.1 * param.grad for param in params]
-        torch._foreach_add_(params, uphill)
+        uphill = {param: 0.1 * param.grad for param in params if param.grad is not None}
+        for param, move in uphill.items():
+            param.add_(move)
         self.zero_grad()
         evaluate()
-        torch._foreach_sub_(params, uphill)
-        torch._foreach_sub_(params, [self.param_groups[0]["lr"] * param.grad for param in params])
+        for param, move in uphill.items():
+            param.sub_(move)
+        for param in params:
+            if param.grad is not None:
+                param.sub_(param.grad, alpha=self.param_groups[0]["lr"])
         self.zero_grad()
 
 
@@ -158,11 +162,12 @@ class LookingAhead(torch.optim.Optimizer):
         self.zero_grad()
 
 
+@pytest.mark.parametrize("max_norm", [None, 1e9])
 @pytest.mark.parametrize("rule", [Sharpness, LookingAhead])
-def test_a_rule_that_moves_and_clears_gradients_around_its_evaluations(rule):
+def test_a_rule_that_moves_and_clears_gradients_around_its_evaluations(rule, max_norm):
     net, plan, twin = twins()
     ours, theirs = rule(net.parameters()), rule(twin.parameters())
-    repopt.attach(ours, plan)
+    repopt.attach(ours, plan, max_norm=max_norm)
     for model, optimizer in ((net, ours), (twin, theirs)):
         for step in range(6):
             optimizer.step(lambda model=model, step=step: backward(model, step))
@@ -200,12 +205,38 @@ def test_a_state_that_an_optimizer_loads_itself():
     train(again, resumed, 3, first=3)
     assert apart(again, net) <= EXACT
 
+    resumed.load_state_dict(saved[1])
+    assert resumed.state_dict()["state"].keys() == saved[1]["state"].keys()
+    resumed.load_state_dict(saved[1])
+    resumed.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))]})
+    train(again, resumed, 1)
+
     other = plan.with_scales("ones")
     refused = LoadingItself(net.parameters(), lr=0.01)
     repopt.attach(refused, other)
     refused.load_state_dict(saved[1])
     with pytest.raises(ValueError, match="made with other scales"):
         refused.step()
+
+    plain = LoadingItself(net.parameters(), lr=0.01)
+    train(net, plain, 1)
+    refused = LoadingItself(net.parameters(), lr=0.01)
+    repopt.attach(refused, plan)
+    refused.load_state_dict(plain.state_dict())
+    with pytest.raises(ValueError, match="carries no fingerprint"):
+        refused.step()
+
+
+def test_an_operator_that_only_one_evaluation_uses_takes_part_in_the_step():
+    """As in stochastic depth."""
+    net, plan, twin = twins(torch.nn.Sequential(*(torch.nn.Conv2d(3, 3, 3, padding=1) for _ in range(4))).double())
+    ours, theirs = Sharpness(net.parameters()), Sharpness(twin.parameters())
+    repopt.attach(ours, plan)
+    for model, optimizer in ((net, ours), (twin, theirs)):
+        for _ in range(3):
+            depths = iter((4, 3))
+            optimizer.step(lambda model=model, depths=depths: loss_of(model[: next(depths)]).backward())
+    assert apart(net, twin) <= EXACT
 
 
 @pytest.mark.parametrize(

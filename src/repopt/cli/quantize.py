@@ -94,12 +94,14 @@ def quantize(
         timing=Timing(batch=speed_batch, size=speed_size, threads=threads) if speed else None,
     )
     done = quantize_run(run, job, out=out, device=chosen_device(device), quiet=quiet, trust=trust)
-    if json:
-        print(done.file.with_name("quantized.json").read_text(), end="")
-    else:
-        _print(done, speed=speed)
-    if csv is not None:
-        append_csv(csv, [done.record])
+    try:
+        if json:
+            print(done.file.with_name("quantized.json").read_text(), end="")
+        else:
+            _print(done, speed=speed)
+    finally:  # also where nobody reads to the end
+        if csv is not None:
+            append_csv(csv, [done.record])
     return 0
 
 

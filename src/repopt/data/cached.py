@@ -13,6 +13,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -78,8 +79,9 @@ def _save(entry: Path, tensor: Tensor, messages: dict[int, str]) -> None:
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
         for left in entry.parent.glob("*.part"):  # by a process that was interrupted
-            if time.time() - left.stat().st_mtime > _ABANDONED:
-                shutil.rmtree(left, ignore_errors=True)
+            with suppress(OSError):  # another process may remove it, too
+                if time.time() - max(each.stat().st_mtime for each in (left, *left.iterdir())) > _ABANDONED:
+                    shutil.rmtree(left)
         # in a folder of its own: processes that start together write the same entry
         with tempfile.TemporaryDirectory(dir=entry.parent, suffix=".part") as beside:
             written = Path(beside, entry.name)

@@ -142,11 +142,14 @@ class BlockSet:
         self._sums = _at_once(self._blocks, self._weights) if at_once else BlocksOneByOne(self._blocks)
         self._addresses = list(map(Tensor.data_ptr, self._kernels))
 
-    def spread(self) -> None:
-        """Gives the kernels the gradients of the weights; a weight without one takes no part in this step."""
+    def spread(self, *, again: bool = False) -> None:
+        """Gives the kernels the gradients of the weights; a weight that had none yet takes no part in a step."""
         grads = [weight.grad for weight in self._weights]
         self._sums.spread(grads)
-        self._stepped = [None if grad is None else weight for grad, weight in zip(grads, self._weights, strict=True)]
+        before = self._stepped if again else [None] * len(grads)
+        self._stepped = [
+            old if grad is None else weight for old, grad, weight in zip(before, grads, self._weights, strict=True)
+        ]
 
     def merge_(self, *, everything: bool = False) -> None:
         """Writes what the kernels make into the weights that take part in this step, or into all."""

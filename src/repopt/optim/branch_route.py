@@ -32,14 +32,15 @@ from repopt.optim.grad_route import (
     Closure,
     Group,
     aliases_of,
-    has_later_hooks,
+    drop_grads_,
+    given_late,
     pass_on_,
     settle_,
     step_hooks,
     with_closure,
 )
 from repopt.plans.planning import Plan, check_kernel_names
-from repopt.plans.stamps import SAVED
+from repopt.plans.stamps import KEY, SAVED
 
 
 class BranchRoute:
@@ -67,8 +68,7 @@ class BranchRoute:
         self._kernels: list[Tensor] = []
         self._swaps: list[_Swap] = []
         self._options: list[Group] = []  # of the param groups, as the optimizer and its stand-in know them
-        self._given_states: list[int] = []  # which dicts the stand-in began a step with
-        self._has_state = False  # whether the optimizer itself had one after the last step
+        self._given_states: dict[Any, Any] = {}  # the dicts that the stand-in began a step with
         self._has_grads = False  # whether the kernels were given theirs in this step
         self._put_away: dict[Tensor, Any] = {}
         check_kernel_names(kernels or {}, plan.blocks)
@@ -93,8 +93,11 @@ class BranchRoute:
         return sum(kernel.nbytes for kernels in held for kernel in kernels.values())
 
     def detach(self, optimizer: Optimizer) -> None:
+        self._take_loaded(optimizer)
         for hook in self._hooks:
             hook.remove()
+        for weight in self._held(optimizer).values():
+            optimizer.state.pop(weight, None)
         optimizer.state.update(self._put_away)
 
     # the step
@@ -103,17 +106,16 @@ class BranchRoute:
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
         if optimizer is self._stand_in:  # a step that calls its parent's step
             return None
-        if any(SAVED in group for group in optimizer.param_groups):  # a state was loaded without torch's hooks
-            check_loaded(optimizer)
-            self._reload(optimizer)
+        self._take_loaded(optimizer)
         weights = self._held(optimizer)
         self._follow(weights)
         self._prepare_stand_in(optimizer, weights)
-        args, late = (self._stand_in, *args[1:]), has_later_hooks(optimizer, self._hooks[0])
-        wrapped = with_closure(args, kwargs, partial(self._evaluating, optimizer), late=late)
+        args = (self._stand_in, *args[1:])
+        wrapped = with_closure(args, kwargs, partial(self._evaluating, optimizer))
         if wrapped is None:
             self._give_grads()
-        return wrapped or (args, kwargs)
+            wrapped = given_late(optimizer, self._hooks[0], args, kwargs, partial(self._give_again, optimizer))
+        return wrapped
 
     @torch.no_grad()
     def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -126,10 +128,10 @@ class BranchRoute:
                 "param_groups hold, so it cannot take the branch route"
             )
         self._merge()  # first: a GPU works on it while the rest is done here
+        settle_(self._aliases)
         self._drop_grads()
         for each in self._sets:
             each.release()
-        settle_(self._aliases)
         self._unscale_(optimizer)
         self._take_over(optimizer)
 
@@ -152,19 +154,28 @@ class BranchRoute:
                     self._merge()
                 elif moved != [(kernel._version, kernel.data_ptr()) for kernel in self._kernels]:
                     self._merge(everything=True)
+                settle_(self._aliases)
                 self._drop_grads()
             loss = closure()
-            with torch.no_grad():
-                pass_on_(optimizer.param_groups, self._stand_in.param_groups, self._options)
-                self._follow(self._weights)
-                self._give_grads()
+            self._give_again(optimizer)
             return loss
 
         return evaluate
 
+    @torch.no_grad()
+    def _give_again(self, optimizer: Optimizer) -> None:
+        """Gives the stand-in what others have changed since it was prepared: options, weights and gradients."""
+        pass_on_(optimizer.param_groups, self._stand_in.param_groups, self._options)
+        self._follow(self._weights)
+        settle_({alias: param for param, alias in self._aliases.items()})
+        self._give_grads()
+
     def _drop_grads(self) -> None:
         """Drops the gradients of weights whose kernels have lost theirs: the rule called `zero_grad`."""
-        for name, weight in self._weights.items() if self._has_grads else ():
+        if not self._has_grads:
+            return
+        drop_grads_(self._aliases)
+        for name, weight in self._weights.items():
             if weight.grad is not None and all(kernel.grad is None for kernel in self._blocks[name].kernels.values()):
                 weight.grad = None
 
@@ -201,7 +212,7 @@ class BranchRoute:
     def _give_grads(self) -> None:
         """Gives the kernels their gradients; with a largest norm, clips what the stand-in sees as torch would."""
         for each in self._sets:
-            each.spread()
+            each.spread(again=self._has_grads)
         self._has_grads = True
         if self._max_norm is None:
             return
@@ -229,8 +240,9 @@ class BranchRoute:
             self._swaps = [_Swap(group["params"], blocks, self._aliases) for group in groups]
             self._kernels = [kernel for block in blocks.values() for kernel in block.kernels.values()]
             self._weights = weights
-        if self._has_state and not optimizer.state:  # it was cleared, which starts the branches anew, too
-            self._states.clear()
+        for name, weight in weights.items():
+            if weight not in optimizer.state:  # where it was put after the last step: someone has started it anew
+                self._blocks[name].forget()
         self._options, self._has_grads = [dict(group) for group in groups], False
         attributes = vars(self._stand_in)
         attributes.clear()
@@ -241,31 +253,43 @@ class BranchRoute:
             state.update({self._aliases.get(key, key): held for key, held in optimizer.state.items()})
         else:
             state.update(optimizer.state)
+        for weight in weights.values():
+            state.pop(weight, None)
         state.update(self._states)
-        self._given_states = list(map(id, state.values()))
+        self._given_states = dict(state)
 
     def _take_over(self, optimizer: Optimizer) -> None:
         """What the step left on the stand-in belongs to the optimizer; the branches' states stay here."""
         attributes = vars(self._stand_in)
         pass_on_(attributes.pop("param_groups"), optimizer.param_groups, self._options)
         state = attributes.pop("state")
-        if list(map(id, state.values())) != self._given_states:  # most steps write into the dicts that are there
+        # most steps write into the dicts that are there
+        if list(map(id, state.values())) != list(map(id, self._given_states.values())):
+            owners = {alias: param for param, alias in self._aliases.items()}
+            for key in self._given_states.keys() - state.keys():
+                self._states.pop(key, None)
+                optimizer.state.pop(owners.get(key, key), None)
             for kernel in self._kernels:
-                self._states.pop(kernel, None)
                 if kernel in state:
                     self._states[kernel] = state.pop(kernel)
-            owners = {alias: param for param, alias in self._aliases.items()}
-            left = {owners.get(key, key): held for key, held in state.items()}
-            for key in optimizer.state.keys() - left.keys():
-                del optimizer.state[key]
-            optimizer.state.update(left)
-        self._has_state = bool(optimizer.state)
+            optimizer.state.update({owners.get(key, key): held for key, held in state.items()})
+        for weight in self._weights.values():
+            optimizer.state.setdefault(weight, {})
         vars(optimizer).update(attributes)
         attributes.clear()
 
     # the state
 
+    def _take_loaded(self, optimizer: Optimizer) -> None:
+        """Takes over a state that was loaded without torch's hooks, by a method of the optimizer's own."""
+        if any(SAVED in group or KEY not in group for group in optimizer.param_groups):
+            check_loaded(optimizer)
+            if any(SAVED in group for group in optimizer.param_groups):
+                self._reload(optimizer)
+
     def _save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+        self._take_loaded(optimizer)
+        state_dict["state"] = {key: held for key, held in state_dict["state"].items() if held}
         names = {id(weight): name for name, weight in self._held(optimizer).items()}
         for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
             planned = [names[id(param)] for param in group["params"] if id(param) in names]
@@ -281,11 +305,12 @@ class BranchRoute:
     @torch.no_grad()
     def _load(self, optimizer: Optimizer) -> None:
         """Takes the branches out of the param groups, where `load_state_dict` left them."""
-        self._held(optimizer)
+        held = self._held(optimizer)
         for group in optimizer.param_groups:
             on_device = bool(group.get("fused") or group.get("capturable"))
             for name, saved in group.get(SAVED, {}).items():
                 self._blocks[name].load(saved, on_device)
+                optimizer.state.setdefault(held[name], {})
         for group in optimizer.param_groups:  # only now: an attach that fails leaves them for the next
             group.pop(SAVED, None)
 
@@ -307,6 +332,7 @@ class BranchRoute:
         if found:
             self._put_away[weight] = found
             self._blocks[name].adopt(found, weight)
+            optimizer.state[weight] = {}
 
 
 class _Swap:

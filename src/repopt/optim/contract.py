@@ -241,7 +241,10 @@ def guard_loading(optimizer: Optimizer) -> list[RemovableHandle]:
 
 def check_loaded(optimizer: Optimizer) -> None:
     """Raises if the state that an optimizer has loaded, by a method of its own, has another fingerprint or none."""
-    check_state(optimizer.state, optimizer.param_groups, optimizer.defaults[KEY], _is_zero)
+    loaded = [group for group in optimizer.param_groups if SAVED in group or KEY not in group]
+    state = {param: optimizer.state.get(param) for group in loaded for param in group["params"]}
+    check_state(state, loaded, optimizer.defaults[KEY], _is_zero)
+    _stamp_groups_(optimizer)
 
 
 def _refuse_other_state(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ The product lies in scratch memory, and `.grad` stays as it is: the step is take
 the memory of the weights and have the product for a gradient. Nothing of the user's optimizer is swapped.
 """
 
+import inspect
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -38,6 +39,7 @@ class GradRoute:
         self._stand_in: Optimizer | None = None
         self._aliases: dict[Tensor, Tensor] = {}
         self._options: list[Group] = []  # of the param groups, as both optimizers know them
+        self._has_grads = False  # whether the aliases were given theirs in this step
         self._hooks = step_hooks(optimizer, self._before_step, self._after_step)
 
     @property
@@ -58,25 +60,35 @@ class GradRoute:
         aliases = aliases_of([param for param in held if id(param) in names or self._max_norm is not None])
         stand_in = self._stand_in = _standing_in(optimizer, aliases)
         self._aliases, self._options = aliases, [dict(group) for group in optimizer.param_groups]
+        self._has_grads = False
+
+        def give() -> None:
+            pass_on_(optimizer.param_groups, stand_in.param_groups, self._options)
+            settle_({alias: param for param, alias in aliases.items()})
+            self._give_grads(optimizer, names, aliases)
 
         def evaluating(closure: Closure) -> Closure:
             def evaluate() -> Any:
+                settle_(aliases)
+                if self._has_grads:
+                    drop_grads_(aliases)
                 loss = closure()
-                pass_on_(optimizer.param_groups, stand_in.param_groups, self._options)
-                self._give_grads(optimizer, names, aliases)
+                give()
                 return loss
 
             return evaluate
 
         args = (stand_in, *args[1:])
-        wrapped = with_closure(args, kwargs, evaluating, late=has_later_hooks(optimizer, self._hooks[0]))
+        wrapped = with_closure(args, kwargs, evaluating)
         if wrapped is None:
             self._give_grads(optimizer, names, aliases)
-        return wrapped or (args, kwargs)
+            wrapped = given_late(optimizer, self._hooks[0], args, kwargs, give)
+        return wrapped
 
     @torch.no_grad()
     def _give_grads(self, optimizer: Optimizer, names: Mapping[int, str], aliases: Mapping[Tensor, Tensor]) -> None:
         """Gives each alias what the rule is to see of the gradient."""
+        self._has_grads = True
         whole = {param: param.grad for param in aliases if param.grad is not None}
         found = [(param, local_rows(grad)[0], names.get(id(param))) for param, grad in whole.items()]
         clip = None
@@ -95,6 +107,8 @@ class GradRoute:
             return
         assert stand_in is not None
         settle_(self._aliases)
+        if self._has_grads:
+            drop_grads_(self._aliases)
         pass_on_(stand_in.param_groups, optimizer.param_groups, self._options)
         weights = {alias: param for param, alias in self._aliases.items()}
         optimizer.state.update({weights.get(key, key): value for key, value in stand_in.state.items()})
@@ -121,10 +135,17 @@ def _standing_in(optimizer: Optimizer, aliases: Mapping[Tensor, Tensor]) -> Opti
 
 
 def settle_(aliases: Mapping[Tensor, Tensor]) -> None:
-    """Gives parameters the memory of their aliases, where a rule assigned to `.data`."""
+    """Gives parameters the memory of their aliases, where these had others assigned to `.data`."""
     for param, alias in aliases.items():
         if param.data_ptr() != alias.data_ptr():
             param.data = alias.data
+
+
+def drop_grads_(aliases: Mapping[Tensor, Tensor]) -> None:
+    """Drops the gradients of parameters whose aliases have lost theirs: the rule called `zero_grad`."""
+    for param, alias in aliases.items():
+        if alias.grad is None:
+            param.grad = None
 
 
 def pass_on_(groups: Sequence[Group], others: Sequence[Group], known: Sequence[Group]) -> None:
@@ -144,22 +165,24 @@ def step_hooks(optimizer: Optimizer, before: Callable[..., Any], after: Callable
     return hooks
 
 
-def has_later_hooks(optimizer: Optimizer, hook: RemovableHandle) -> bool:
-    """Whether step pre-hooks come after this one, whose gradients and options the step is to see."""
-    return bool(next(reversed(optimizer._optimizer_step_pre_hooks)) != hook.id)
+def given_late(
+    optimizer: Optimizer, hook: RemovableHandle, args: tuple[Any, ...], kwargs: dict[str, Any], give: Closure
+) -> Arguments:
+    """The arguments of a step without a closure; with one that gives gradients again, where hooks come after this one.
 
-
-def with_closure(
-    args: tuple[Any, ...], kwargs: dict[str, Any], wrap: Callable[[Closure], Closure], *, late: bool = False
-) -> Arguments | None:
-    """The arguments with their closure wrapped, or None if there is no closure; args[0] is the optimizer.
-
-    Where what is wrapped around a closure has to come late, after other hooks, a step without one gets one.
+    A rule whose step takes no closure does not see what these hooks change.
     """
+    is_last = next(reversed(optimizer._optimizer_step_pre_hooks)) == hook.id
+    if is_last or "closure" not in inspect.signature(type(optimizer).step).parameters:
+        return args, kwargs
+    return ((args[0], give, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": give})
+
+
+def with_closure(args: tuple[Any, ...], kwargs: dict[str, Any], wrap: Callable[[Closure], Closure]) -> Arguments | None:
+    """The arguments with their closure wrapped, or None if there is no closure; args[0] is the optimizer."""
     closure = args[1] if len(args) > 1 else kwargs.get("closure")
-    if closure is None and not late:
+    if closure is None:
         return None
-    wrapped = wrap(closure or (lambda: None))
     if len(args) > 1:
-        return (args[0], wrapped, *args[2:]), kwargs
-    return args, {**kwargs, "closure": wrapped}
+        return (args[0], wrap(closure), *args[2:]), kwargs
+    return args, {**kwargs, "closure": wrap(closure)}

@@ -92,7 +92,9 @@ def _about_classes(data: DataSet) -> str | None:
     """Of classes that no validation image has."""
     counts = torch.bincount(data.val.labels, minlength=len(data.classes)).tolist()
     missing = [name for name, count in zip(data.classes, counts, strict=True) if not count]
-    return f"no image to validate on is of {listed(missing)}, so the accuracy leaves that out" if missing else None
+    if not missing:
+        return None
+    return f"the validation images have none of {listed(missing)}, of which the accuracy says nothing"
 
 
 def about_batch(asked: int, recipe: Recipe, data: DataSet) -> str | None:
