@@ -1,6 +1,7 @@
 """Optimizers that do more than step their parameters: the branch route takes them as they are, or says why not."""
 
 import copy
+from collections import defaultdict
 
 import pytest
 import pytorch_optimizer
@@ -183,7 +184,9 @@ class LoadingItself(torch.optim.AdamW):
         groups = zip(self.param_groups, state_dict["param_groups"], strict=True)
         self.__setstate__(
             {
-                "state": {params[number]: copy.deepcopy(held) for number, held in state_dict["state"].items()},
+                "state": defaultdict(
+                    dict, {params[number]: dict(held) for number, held in state_dict["state"].items()}
+                ),
                 "param_groups": [{**copy.deepcopy(saved), "params": group["params"]} for group, saved in groups],
             }
         )
@@ -225,6 +228,18 @@ def test_a_state_that_an_optimizer_loads_itself():
     refused.load_state_dict(plain.state_dict())
     with pytest.raises(ValueError, match="carries no fingerprint"):
         refused.step()
+
+
+def test_detached_the_optimizer_is_torchs_again():
+    net, plan, _ = twins()
+    ours = LoadingItself(net.parameters(), lr=0.01)
+    handle = repopt.attach(ours, plan)
+    train(net, ours, 2)
+    ours.load_state_dict(ours.state_dict())
+    handle.detach()
+    assert ours.param_groups[0].keys() == torch.optim.AdamW(net.parameters()).param_groups[0].keys()
+    assert net[3].weight not in ours.state
+    train(net, ours, 2)
 
 
 def test_an_operator_that_only_one_evaluation_uses_takes_part_in_the_step():

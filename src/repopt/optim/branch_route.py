@@ -93,11 +93,12 @@ class BranchRoute:
         return sum(kernel.nbytes for kernels in held for kernel in kernels.values())
 
     def detach(self, optimizer: Optimizer) -> None:
-        self._take_loaded(optimizer)
         for hook in self._hooks:
             hook.remove()
-        for weight in self._held(optimizer).values():
+        for weight in self._weights.values():
             optimizer.state.pop(weight, None)
+        for group in optimizer.param_groups:
+            group.pop(SAVED, None)
         optimizer.state.update(self._put_away)
 
     # the step
