@@ -86,6 +86,50 @@ def test_a_pre_hook_that_looks_on_changes_nothing(make):
     assert apart(net, twin) <= EXACT
 
 
+@pytest.mark.parametrize("max_norm", [None, 1e9])
+@pytest.mark.parametrize("make", [adamw, torch.optim.ASGD])
+def test_a_pre_hook_takes_a_gradient_away_and_replaces_the_state(make, max_norm):
+    net, plan, twin = twins()
+    for model in (net, twin):
+        optimizer, steps = make(model.parameters()), iter(range(10))
+        if model is net:
+            repopt.attach(optimizer, plan, max_norm=max_norm)
+
+        def change(optimizer, args, kwargs, model=model, steps=steps):
+            for param, held in list(optimizer.state.items()):
+                optimizer.state[param] = {key: value.clone() for key, value in held.items()}
+            if next(steps) % 2:
+                for param in (*model[3].parameters(), model[6].bias):
+                    param.grad = None
+
+        optimizer.register_step_pre_hook(change)
+        train(model, optimizer, 5)
+    assert apart(net, twin) <= EXACT
+
+
+def test_groups_that_are_made_anew_go_on():
+    net, plan, twin = twins()
+    for model in (net, twin):
+        optimizer = adamw(model.parameters())
+        if model is net:
+            repopt.attach(optimizer, plan)
+        train(model, optimizer, 2)
+        (group,) = optimizer.param_groups
+        params, options = group["params"], {key: group[key] for key in group if key not in ("params", "repopt")}
+        optimizer.param_groups = [{"params": params[:1], **options}, {"params": params[1:], **options}]
+        train(model, optimizer, 2, first=2)
+    assert apart(net, twin) <= EXACT
+
+
+def test_a_state_that_is_no_dict_is_saved():
+    net, plan, _ = twins()
+    optimizer = adamw(net.parameters())
+    repopt.attach(optimizer, plan)
+    optimizer.state["count"], optimizer.state["sums"] = 0, torch.zeros(3)
+    train(net, optimizer, 2)
+    assert {"count", "sums"} <= optimizer.state_dict()["state"].keys()
+
+
 def test_a_closure_changes_the_learning_rate(way):
     pairs = both(way)
     for model, optimizer in pairs:

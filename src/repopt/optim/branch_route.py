@@ -26,12 +26,13 @@ from repopt.algebra.sharding import is_sharded
 from repopt.device import is_capturing
 from repopt.optim.block_kernels import BlockKernels, BlockSet, in_sets
 from repopt.optim.clipping import coefficient
-from repopt.optim.contract import PlannedWeights, check_loaded
+from repopt.optim.contract import PlannedWeights, check_loaded, stamp_groups_
 from repopt.optim.grad_route import (
     Arguments,
     Closure,
     Group,
     aliases_of,
+    clear_grads_,
     drop_grads_,
     given_late,
     pass_on_,
@@ -115,7 +116,7 @@ class BranchRoute:
         wrapped = with_closure(args, kwargs, partial(self._evaluating, optimizer))
         if wrapped is None:
             self._give_grads()
-            wrapped = given_late(optimizer, self._hooks[0], args, kwargs, partial(self._give_again, optimizer))
+            wrapped = given_late(optimizer, self._hooks[0], args, kwargs, partial(self._give_late, optimizer))
         return wrapped
 
     @torch.no_grad()
@@ -162,6 +163,11 @@ class BranchRoute:
             return loss
 
         return evaluate
+
+    def _give_late(self, optimizer: Optimizer) -> None:
+        """Prepares the stand-in again, after the hooks that came later."""
+        self._give_state(optimizer)
+        self._give_again(optimizer)
 
     @torch.no_grad()
     def _give_again(self, optimizer: Optimizer) -> None:
@@ -217,6 +223,7 @@ class BranchRoute:
         self._has_grads = True
         if self._max_norm is None:
             return
+        clear_grads_(self._aliases)
         own = [kernel.grad for kernel in self._kernels if kernel.grad is not None]
         others = {alias: param.grad for param, alias in self._aliases.items() if param.grad is not None}
         total = torch.nn.utils.get_total_norm([*own, *others.values()])
@@ -241,20 +248,23 @@ class BranchRoute:
             self._swaps = [_Swap(group["params"], blocks, self._aliases) for group in groups]
             self._kernels = [kernel for block in blocks.values() for kernel in block.kernels.values()]
             self._weights = weights
-        for name, weight in weights.items():
-            if weight not in optimizer.state:  # where it was put after the last step: someone has started it anew
-                self._blocks[name].forget()
         self._options, self._has_grads = [dict(group) for group in groups], False
         attributes = vars(self._stand_in)
         attributes.clear()
         attributes.update(vars(optimizer))
         self._stand_in.param_groups = [swap.swapped(group) for group, swap in zip(groups, self._swaps, strict=True)]
+        self._give_state(optimizer)
+
+    def _give_state(self, optimizer: Optimizer) -> None:
+        for name, weight in self._weights.items():
+            if weight not in optimizer.state:  # where it was put after the last step: someone has started it anew
+                self._blocks[name].forget()
         state = self._stand_in.state = defaultdict(dict)
         if self._aliases:
             state.update({self._aliases.get(key, key): held for key, held in optimizer.state.items()})
         else:
             state.update(optimizer.state)
-        for weight in weights.values():
+        for weight in self._weights.values():
             state.pop(weight, None)
         state.update(self._states)
         self._given_states = dict(state)
@@ -283,14 +293,21 @@ class BranchRoute:
 
     def _take_loaded(self, optimizer: Optimizer) -> None:
         """Takes over a state that was loaded without torch's hooks, by a method of the optimizer's own."""
-        if any(SAVED in group or KEY not in group for group in optimizer.param_groups):
+        groups = optimizer.param_groups
+        has_saved = any(SAVED in group for group in groups)
+        if not has_saved and all(KEY in group for group in groups):
+            return
+        held = self._planned.held_by(optimizer).values()
+        if has_saved or not all(optimizer.state.get(weight) == {} for weight in held):  # else groups were made anew
             check_loaded(optimizer)
-            if any(SAVED in group for group in optimizer.param_groups):
-                self._reload(optimizer)
+        stamp_groups_(optimizer)
+        if has_saved:
+            self._reload(optimizer)
 
     def _save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
         self._take_loaded(optimizer)
-        state_dict["state"] = {key: held for key, held in state_dict["state"].items() if held}
+        state = state_dict["state"]
+        state_dict["state"] = {key: held for key, held in state.items() if not isinstance(held, dict) or held}
         names = {id(weight): name for name, weight in self._held(optimizer).items()}
         for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
             planned = [names[id(param)] for param in group["params"] if id(param) in names]

@@ -199,10 +199,10 @@ def stamp_(optimizer: Optimizer, mark: str) -> None:
     check_state(optimizer.state, optimizer.param_groups, mark, is_constant)
     optimizer.defaults[KEY] = mark
     WORKED_IN.add(optimizer)
-    _stamp_groups_(optimizer)
+    stamp_groups_(optimizer)
 
 
-def _stamp_groups_(optimizer: Optimizer) -> None:
+def stamp_groups_(optimizer: Optimizer) -> None:
     """Also a load_state_dict post-hook: the groups of a new optimizer's empty state have no stamp."""
     for group in optimizer.param_groups:
         group[KEY] = optimizer.defaults[KEY]
@@ -235,7 +235,7 @@ def guard_loading(optimizer: Optimizer) -> list[RemovableHandle]:
     """Refuses states with another fingerprint, or with none, before anything is changed; the stamp outlives a load."""
     return [
         optimizer.register_load_state_dict_pre_hook(_refuse_other_state),
-        optimizer.register_load_state_dict_post_hook(_stamp_groups_),
+        optimizer.register_load_state_dict_post_hook(stamp_groups_),
     ]
 
 
@@ -244,7 +244,6 @@ def check_loaded(optimizer: Optimizer) -> None:
     loaded = [group for group in optimizer.param_groups if SAVED in group or KEY not in group]
     state = {param: optimizer.state.get(param) for group in loaded for param in group["params"]}
     check_state(state, loaded, optimizer.defaults[KEY], _is_zero)
-    _stamp_groups_(optimizer)
 
 
 def _refuse_other_state(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:

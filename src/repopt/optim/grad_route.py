@@ -82,13 +82,19 @@ class GradRoute:
         wrapped = with_closure(args, kwargs, evaluating)
         if wrapped is None:
             self._give_grads(optimizer, names, aliases)
-            wrapped = given_late(optimizer, self._hooks[0], args, kwargs, give)
+
+            def give_late() -> None:
+                stand_in.state = _state_of(optimizer, aliases)
+                give()
+
+            wrapped = given_late(optimizer, self._hooks[0], args, kwargs, give_late)
         return wrapped
 
     @torch.no_grad()
     def _give_grads(self, optimizer: Optimizer, names: Mapping[int, str], aliases: Mapping[Tensor, Tensor]) -> None:
         """Gives each alias what the rule is to see of the gradient."""
         self._has_grads = True
+        clear_grads_(aliases)
         whole = {param: param.grad for param in aliases if param.grad is not None}
         found = [(param, local_rows(grad)[0], names.get(id(param))) for param, grad in whole.items()]
         clip = None
@@ -130,8 +136,12 @@ def _standing_in(optimizer: Optimizer, aliases: Mapping[Tensor, Tensor]) -> Opti
         {**group, "params": [aliases.get(param, param) for param in group["params"]]}
         for group in optimizer.param_groups
     ]
-    stand_in.state = defaultdict(dict, {aliases.get(param, param): state for param, state in optimizer.state.items()})
+    stand_in.state = _state_of(optimizer, aliases)
     return stand_in
+
+
+def _state_of(optimizer: Optimizer, aliases: Mapping[Tensor, Tensor]) -> defaultdict[Any, Any]:
+    return defaultdict(dict, {aliases.get(param, param): state for param, state in optimizer.state.items()})
 
 
 def settle_(aliases: Mapping[Tensor, Tensor]) -> None:
@@ -139,6 +149,13 @@ def settle_(aliases: Mapping[Tensor, Tensor]) -> None:
     for param, alias in aliases.items():
         if param.data_ptr() != alias.data_ptr():
             param.data = alias.data
+
+
+def clear_grads_(aliases: Mapping[Tensor, Tensor]) -> None:
+    """Takes gradients that aliases were given before from those whose parameters have none now."""
+    for param, alias in aliases.items():
+        if param.grad is None:
+            alias.grad = None
 
 
 def drop_grads_(aliases: Mapping[Tensor, Tensor]) -> None:
