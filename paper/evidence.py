@@ -89,8 +89,7 @@ _FAST: _Ways = {
     "RepOpt, one run, never frozen": _learned(1.0),
     "RepOpt, one run, frozen at 30%": _learned(0.3),
     "RepOpt, one run, frozen at 10%": _learned(0.1),
-    "RepOpt, one run, never frozen, scales ten times as fast": _learned(1.0, scale_lr=10.0),
-    f"RepOpt, one run, {_FASTER}": _learned(0.3, scale_lr=10.0),
+    **{f"RepOpt, one run, {name}": _ONE_RUN[name] for name in ("never frozen, scales ten times as fast", _FASTER)},
     "RepVGG": {"method": "repvgg"},
     "multipliers alone": {"scales": "searched", "fields": {"rules": "iteration"}},
 }

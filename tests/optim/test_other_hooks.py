@@ -223,7 +223,7 @@ def test_what_a_hook_keeps_in_the_state_is_kept(way):
         def count(optimizer, args, kwargs):
             optimizer.state["steps"] = {"count": optimizer.state["steps"].get("count", 0) + 1}
 
-        optimizer.register_step_post_hook(count)
+        optimizer.register_step_pre_hook(count)
         train(model, optimizer, 3)
         assert optimizer.state["steps"]["count"] == 3
     assert apart(pairs[0][0], twin) <= EXACT

@@ -27,7 +27,7 @@ from repopt.device import is_capturing
 from repopt.optim.block_kernels import BlockKernels, BlockSet, in_sets
 from repopt.optim.clipping import coefficient
 from repopt.optim.contract import PlannedWeights, check_loaded, stamp_groups_
-from repopt.optim.grad_route import (
+from repopt.optim.stand_in import (
     Arguments,
     Closure,
     Group,
