@@ -264,6 +264,26 @@ ADAMW = Table(
     columns=[text("way", "trained by"), *_ACCURACY, minus("AdamW"), minus("AdamW, Dirac")],
 )
 
+ADAMW_CPU = Table(
+    title="AdamW on a CPU: nano, 20,000 images",
+    keys=("way", "model", "rate", "seed"),
+    trainings=[
+        *_trainings(
+            {
+                **_ADAMW_WAYS,
+                "RepOpt-AdamW, one run": _learned(0.1, scale_lr=1.0, **_ADAMW),
+                f"RepOpt-AdamW, one run, {_FASTER}": _learned(0.3, scale_lr=10.0, **_ADAMW),
+            },
+            ON_CPU,
+            (3e-4, 1e-3, 3e-3),
+        )
+    ],
+    by=("way",),
+    **_CHOSEN,
+    best_first=True,
+    columns=ADAMW.columns,
+)
+
 _AT_TWICE = "RepVGG, lr 0.2"  # its better one; 0.1 is that of the others
 _QUANTIZED = ("RepOpt, searched", "RepVGG", _AT_TWICE, "QARepVGG", "Dirac", "plain SGD")
 _ORT: list[tuple[Any, int]] = [*product(("channel", "tensor"), (100, 1000))]

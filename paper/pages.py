@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from paper import compared, front_figures, library, measured, worth_figures
+from paper import compared, front_figures, learned, library, measured, worth_figures
 from paper.claims import Which, read_claims
 from paper.jobs import Scope
 from paper.panels import step_costs
@@ -164,6 +164,7 @@ _MADE: Mapping[str, tuple[Callable[[Path], Iterator[Record]], View]] = {
     "claims": (_claims, View(columns=_CLAIMS)),
     "settings": (_settings, View(columns=("table", "rows", "missing", *_SETTINGS))),
     "ranks": (_ranks, View(columns=_RANKS)),
+    "learned": (learned.rows, learned.VIEW),
     "compare": (compared.rows, compared.VIEW),
 }
 

@@ -69,6 +69,20 @@ def test_block_and_operator_stay_equal(ours, theirs, options, memory_format):
     assert apart(net, twin) <= 1e-12
 
 
+@pytest.mark.parametrize(("ours", "theirs", "options"), WAYS)
+def test_block_and_operator_stay_equal_where_the_gpu_is_the_default_device(ours, theirs, options):
+    with torch.device("cuda"):
+        net, plan, twin = twins()
+        pairs = ((net, ours(net.parameters(), plan, **options)), (twin, theirs(twin.parameters())))
+        for _ in range(10):
+            x = torch.randn(4, 3, 8, 8, dtype=torch.float64)
+            for model, optimizer in pairs:
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+                optimizer.step()
+        assert apart(net, twin) <= 1e-12
+
+
 @pytest.mark.parametrize(("ours", "theirs", "options", "their_options"), GRAPH_WAYS)
 def test_a_step_captured_in_a_graph_trains_the_block(ours, theirs, options, their_options):
     net, plan, twin = twins()

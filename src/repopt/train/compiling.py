@@ -13,6 +13,8 @@ modules, shapes and precision. torch looks up what it compiled by the backend, s
 """
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -36,14 +38,20 @@ def compiled(module: nn.Module, *, tuned: bool) -> nn.Module:
     return result  # type: ignore[no-any-return]
 
 
+@contextmanager
+def without_advice() -> Iterator[None]:
+    """For the first forward and the first backward call, each of which compiles its half."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", _ADVICE)
+        yield
+
+
 def _inductor(graph: GraphModule, inputs: list[Any], *, tuned: bool) -> Any:
     from torch._inductor import compile as lowered  # takes a second to import
 
     if torch.is_autocast_enabled("cuda"):
         pad_few_channels_(graph, CHANNELS)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", _ADVICE)
-        return lowered(graph, inputs, options={"coordinate_descent_tuning": tuned})
+    return lowered(graph, inputs, options={"coordinate_descent_tuning": tuned})
 
 
 _BACKENDS = {tuned: partial(_inductor, tuned=tuned) for tuned in (False, True)}

@@ -20,7 +20,7 @@ from repopt.data import DataSet, EvalBatches, TrainBatches
 from repopt.device import arithmetic
 from repopt.train.best_weights import BestWeights
 from repopt.train.checkpoint import Position, random_state, set_random_state
-from repopt.train.compiling import compiled
+from repopt.train.compiling import compiled, without_advice
 from repopt.train.distributed import World
 from repopt.train.methods import Subject, clip_, frozen, make_optimizer, scale_means, searched_scales, settled
 from repopt.train.objective import Objective
@@ -183,7 +183,7 @@ class Trainer:
             quiet=self._quiet or not self.world.is_first,
         )
         record: dict[str, Any] = {}
-        with self.arithmetic(), stop, progress:
+        with self.arithmetic(), without_advice(), stop, progress:
             while self.position.epoch < self.recipe.epochs:
                 record = self._epoch(stop, progress)
                 progress.epoch(record)

@@ -225,6 +225,6 @@ def run_row(label: str, rule: OptimizerCase, branch_set: str, steps: int = 50, s
 
 
 def _mixed_signs(channels: int, draw: torch.Generator) -> torch.Tensor:
-    sizes = torch.empty(channels, dtype=torch.float64).uniform_(0.3, 1.5, generator=draw)
-    signs = torch.randint(0, 2, (channels,), generator=draw) * 2 - 1
+    sizes = torch.empty(channels, dtype=torch.float64, device="cpu").uniform_(0.3, 1.5, generator=draw)
+    signs = torch.randint(0, 2, (channels,), generator=draw, device="cpu") * 2 - 1
     return sizes * signs
