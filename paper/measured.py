@@ -125,7 +125,7 @@ VIEWS: Mapping[str, View] = {
         columns=[
             *(text("share", "of the data"), "epochs"),
             *map(_by_way, ("plain SGD", "Dirac", "RepOpt, searched", "RepOpt, depth", "RepOpt, one run")),
-            *map(_by_way, ("RepVGG", "QARepVGG")),
+            *map(_by_way, (evidence.FASTER, "RepVGG", "QARepVGG")),
             _by_way("RepOpt, searched", "train_accuracy", "RepOpt on training images", "{:.0f}"),
         ],
     ),

@@ -1,3 +1,4 @@
+import pytest
 import torch
 from torch import nn
 
@@ -32,6 +33,19 @@ def test_a_search_may_leave_its_identities_alone():
     decayed, rest = repopt.decay_groups(model, 0.1, identity=False)
     assert names_in(model, decayed) == {"0.kernels.conv3x3"}
     assert "0.kernels.identity" in names_in(model, rest)
+
+
+def test_the_scales_of_a_search_model_may_have_a_learning_rate_of_their_own():
+    net, plan = block()
+    net.scales, net.kernels = nn.ParameterDict({"mine": torch.ones(4)}), nn.Linear(4, 4)  # of someone's own
+    model = repopt.search_model(net, plan)
+    *others, scales = repopt.decay_groups(model, 0.1, scale_lr=1.0)
+    assert names_in(model, scales) == {"0.scales.conv3x3"}
+    assert (scales["lr"], scales["weight_decay"]) == (1.0, 0.0)
+    assert len(others) == 2
+    assert not any("lr" in group for group in others)
+    with pytest.raises(ValueError, match="scale_lr is for the scales of a search model, and this model has none"):
+        repopt.decay_groups(net, 0.1, scale_lr=1.0)
 
 
 def test_repvggs_identity_gamma_is_decayed_as_in_the_authors_code():

@@ -131,9 +131,11 @@ def test_an_epoch_s_record_counts_the_steps_before_and_after_the_handover(tmp_pa
     assert counted == [STEPS] * 3
 
 
-def test_a_tenth_of_the_training_is_the_search_unless_said_otherwise(tmp_path):
-    train(learning(dataclasses.replace(BASE, freeze_at=None, epochs=1)), tmp_path / "run")
-    assert run_recipe(tmp_path / "run").freeze_at == 0.1
+@pytest.mark.parametrize("given", [{}, {"freeze_at": 0.5}, {"scale_lr": 1.0}])
+def test_scales_are_learned_ten_times_as_fast_in_three_tenths_of_the_training_unless_said_otherwise(given, tmp_path):
+    train(learning(dataclasses.replace(BASE, **{"freeze_at": None, "epochs": 1, **given})), tmp_path / "run")
+    recipe = run_recipe(tmp_path / "run")
+    assert {"freeze_at": recipe.freeze_at, "scale_lr": recipe.scale_lr} == {"freeze_at": 0.3, "scale_lr": 10.0, **given}
 
 
 def test_faster_scales_take_longer_steps_and_nothing_else_does():
@@ -158,7 +160,7 @@ def test_faster_scales_take_longer_steps_and_nothing_else_does():
 
 def test_scales_that_are_never_frozen_are_merged_at_the_end(tmp_path):
     """OREPA's way: the run is a search, trained by the training's recipe."""
-    recipe = dataclasses.replace(BASE, freeze_at=1.0)
+    recipe = dataclasses.replace(BASE, freeze_at=1.0, scale_lr=1.0)
     train(learning(recipe), tmp_path / "learned")
     search = dataclasses.replace(learning(dataclasses.replace(recipe, freeze_at=None), scales=None), method="search")
     train(search, tmp_path / "search")

@@ -52,7 +52,7 @@ def freeze(search: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimize
     Example:
         >>> search = repopt.search_model(net, plan)
         >>> optimizer = torch.optim.SGD(repopt.decay_groups(search, 4e-5), lr=0.1, momentum=0.9)
-        >>> ...  # a tenth of the training
+        >>> ...  # three tenths of the training
         >>> model, optimizer, handle = repopt.freeze(search, optimizer)
     """
     check_model(search, "freeze")

@@ -192,15 +192,17 @@ def scale_means(subject: Subject) -> dict[str, dict[str, float]]:
 
 def make_optimizer(subject: Subject, recipe: Recipe, lr: float | Tensor, *, graph: bool = False) -> Optimizer:
     """The recipe's optimizer, re-parameterized where the subject has a plan."""
-    groups = decay_groups(subject.model, recipe.weight_decay, identity=recipe.decay_identity)
+    factor = (recipe.scale_lr or 1.0) if subject.searching else 1.0
+    scale_lr = lr * factor if factor != 1 else None
+    groups = decay_groups(subject.model, recipe.weight_decay, identity=recipe.decay_identity, scale_lr=scale_lr)
+    if scale_lr is not None:
+        groups[-1][LR_FACTOR] = factor
     kind = optimizer_named(recipe.optimizer)
     options: dict[str, Any] = {"lr": lr}
     if kind is torch.optim.SGD:
         options |= {"momentum": recipe.momentum, "nesterov": recipe.nesterov and recipe.momentum > 0}
     if graph and kind is not torch.optim.SGD:
         options["capturable"] = True
-    if subject.searching and recipe.scale_lr != 1:
-        groups = _with_faster_scales(groups, subject.model, recipe.scale_lr, lr)
     own = issubclass(kind, optim.RepOptimizer)  # torch has no such optimizer
     if own or (subject.plan is not None and _has_closed_form(recipe)):
         nothing = Plan(model=subject.model, blocks={}, scales=Scales({}))
@@ -217,19 +219,6 @@ def make_optimizer(subject: Subject, recipe: Recipe, lr: float | Tensor, *, grap
     elif subject.method == "repopt":  # it learns its scales, and is attached when they are frozen
         automatic_route(optimizer)
     return optimizer
-
-
-def _with_faster_scales(
-    groups: list[dict[str, Any]], search: nn.Module, factor: float, lr: float | Tensor
-) -> list[dict[str, Any]]:
-    """Param groups of a search model, its scales in one of their own, with a multiple of the learning rate."""
-    from repopt.surgery.conversion import search_blocks
-
-    scales = [scale for block in search_blocks(search).values() for scale in block.scales.values()]
-    apart = set(map(id, scales))
-    others = [{**group, "params": [each for each in group["params"] if id(each) not in apart]} for group in groups]
-    own = {"params": scales, "weight_decay": 0.0, "lr": lr * factor, LR_FACTOR: factor}
-    return [*(group for group in others if group["params"]), own]
 
 
 def _has_closed_form(recipe: Recipe) -> bool:

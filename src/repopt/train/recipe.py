@@ -111,8 +111,9 @@ class Recipe:
         identity: where the imagined identities start.
         rules: which of the method's two rules are followed; one alone is an ablation and equals no block.
         start: where a search's scales start: sqrt(2/l) counted as the `authors` or the `paper` do, or a number.
-        scale_lr: of scales that are searched or learned: times the learning rate of everything else.
-        freeze_at: with scales that are learned: the share of the steps after which they are frozen, 0.1 unless given.
+        scale_lr: of scales that are searched or learned: times the learning rate of everything else. Unless given, 10
+            for scales that are learned, and 1 in a search.
+        freeze_at: with scales that are learned: the share of the steps after which they are frozen, 0.3 unless given.
         precision: of the forward and backward pass.
         channels_last: memory format of weights and images; on CUDA unless given.
         compile: torch.compile the model; on CUDA unless given.
@@ -157,7 +158,7 @@ class Recipe:
     identity: IdentityStart = "searched"
     rules: Rules = "both"
     start: Counting | float = "authors"
-    scale_lr: float = 1.0
+    scale_lr: float | None = None
     freeze_at: float | None = None
     precision: Precision = "fp32"
     channels_last: bool | None = None

@@ -5,7 +5,7 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -37,7 +37,8 @@ from repopt.train.recipe import Recipe, on_cuda_unless_given, with_batch_for
 from repopt.train.records import read_info, read_json
 from repopt.train.runs import RunFolder, run_recipe
 
-_FREEZE_AT = 0.1  # of the steps
+# of scales that are learned: as good as searched ones, see docs/results.md
+_LEARNED: Mapping[str, Any] = {"freeze_at": 0.3, "scale_lr": 10.0}
 _OF_BROKEN = ("broken", "data_digest", "data_listing", "train_images", "val_images")  # changed by `--broken skip`
 
 
@@ -97,7 +98,7 @@ def train_run(
         data: the job's data, where it is loaded already.
     """
     out = Path(out)
-    job = job if resume else _with_freeze(job)
+    job = job if resume else _as_learned(job)
     with joined(device) as (world, chosen):
         folders: list[RunFolder] = []
 
@@ -179,14 +180,15 @@ def _train(
     return world.shared(lambda: summary)
 
 
-def _with_freeze(job: Job) -> Job:
-    """The job, with the share of the training after which scales that are learned are frozen."""
+def _as_learned(job: Job) -> Job:
+    """The job, with how long and how fast it learns its scales, if it does."""
     if job.scales != LEARN and job.recipe.freeze_at is not None:
         other = "a search learns its scales to the end" if job.method == "search" else "give --scales learn as well"
         raise ValueError(f"freeze_at is for scales that are learned in the training: {other}")
-    if job.scales != LEARN or job.recipe.freeze_at is not None:
+    if job.scales != LEARN:
         return job
-    return dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, freeze_at=_FREEZE_AT))
+    usual = {name: value for name, value in _LEARNED.items() if getattr(job.recipe, name) is None}
+    return dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, **usual))
 
 
 def _lengthened(job: Job, folder: RunFolder, trainer: Trainer) -> str | None:
