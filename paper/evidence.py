@@ -132,7 +132,7 @@ _CELLS = [
     *product(("b0",), ("10%", "50%"), (5, 15, 40)),
     ("b0", "10%", 120),
 ]
-_COMPARED = ("plain SGD", "Dirac", "RepOpt, searched", "RepOpt, one run", FASTER, "RepVGG")
+COMPARED = ("plain SGD", "Dirac", "RepOpt, searched", "RepOpt, one run", FASTER, "RepVGG")
 _FEWER = [*product(("a0",), ("100%",), (15, 40))]  # another model, for a few of the ways
 # the longest, for these ways at the learning rate that was best at 40 epochs on all data; Dirac's two best are level
 _LONGEST = {"plain SGD": 0.1, "Dirac": 0.1, "RepOpt, searched": 0.2, "RepOpt, one run": 0.1, FASTER: 0.2, "RepVGG": 0.2}
@@ -151,7 +151,7 @@ WHERE = Table(
                 {
                     name: way
                     for name, way in _WAYS.items()
-                    if (cell in _CELLS or name in _COMPARED) and (name, cell) not in _IN_ONE_RUN
+                    if (cell in _CELLS or name in COMPARED) and (name, cell) not in _IN_ONE_RUN
                 },
                 _mini64(epochs, size, _SHARES[share]),
                 (*_RATES, _LOWER) if cell == _CELLS[0] else _RATES,
@@ -198,7 +198,7 @@ BEST = Table(
         training
         for data in ("cifar100", "imagenette")
         for training in _trainings(
-            {name: _WAYS[name] for name in _COMPARED},
+            {name: _WAYS[name] for name in COMPARED},
             {"model": "b0", "data": data},
             _RATES if data == "imagenette" else (*_RATES, _LOWER, _LOWER / 2),  # 0.1 was best but for RepVGG
             data=data,
@@ -206,7 +206,7 @@ BEST = Table(
     ],
     by=("data", "way"),
     **_CHOSEN,
-    order={"way": _COMPARED},
+    order={"way": COMPARED},
     columns=["data", text("way", "trained by"), *_ACCURACY, minus("RepVGG"), minus("Dirac")],
 )
 

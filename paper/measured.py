@@ -124,8 +124,7 @@ VIEWS: Mapping[str, View] = {
         order={column: texts for column, texts in evidence.WHERE.order.items() if column != "way"},
         columns=[
             *(text("share", "of the data"), "epochs"),
-            *map(_by_way, ("plain SGD", "Dirac", "RepOpt, searched", "RepOpt, depth", "RepOpt, one run")),
-            *map(_by_way, (evidence.FASTER, "RepVGG", "QARepVGG")),
+            *map(_by_way, evidence.COMPARED),
             _by_way("RepOpt, searched", "train_accuracy", "RepOpt on training images", "{:.0f}"),
         ],
     ),

@@ -164,7 +164,7 @@ _MADE: Mapping[str, tuple[Callable[[Path], Iterator[Record]], View]] = {
     "claims": (_claims, View(columns=_CLAIMS)),
     "settings": (_settings, View(columns=("table", "rows", "missing", *_SETTINGS))),
     "ranks": (_ranks, View(columns=_RANKS)),
-    "learned": (learned.in_one_run, learned.IN_ONE_RUN),
+    "one_run": (learned.in_one_run, learned.IN_ONE_RUN),
     "where": (learned.on_the_map, table_named("where")),
     **{name: (learned.on_the_map, measured.VIEWS[name]) for name in ("ways", "map")},
     "compare": (compared.rows, compared.VIEW),
