@@ -3,12 +3,12 @@
     python examples/segment.py --images 'leftImg8bit/train/*/*.png' \\
         --masks 'gtFine/train/*/*_labelTrainIds.png' --classes 19 --width 256
 
-trains on pairs of files, in the order of their names; a mask has one class a pixel, and 255 where none counts. Without
-arguments: made-up squares, in seconds on a CPU. `--backbone` may be a finished run of a plain model: its weights stay,
-and images are normalized as they were there. Needs segmentation_models_pytorch and torchmetrics.
+trains on pairs of files, by name; a mask has one class a pixel, and 255 where none counts. Without arguments: squares,
+in seconds on a CPU. `--backbone` may be a finished run of a plain model, which keeps its weights and normalization.
 """
 
 import json
+from functools import partial
 from glob import glob
 from pathlib import Path
 
@@ -17,38 +17,38 @@ import segmentation_models_pytorch as smp
 import torch
 import tyro
 from PIL import Image
-from torch import Tensor
-from torch.nn.functional import cross_entropy
 from torchmetrics.classification import MulticlassJaccardIndex
 
 import repopt
 import repopt.models.timm  # smp builds `tu-` encoders by timm's names
-from repopt.models import deploy
 
 
-def pair(image: str, mask: str) -> tuple[Tensor, Tensor]:
+def pair(image: str, mask: str) -> tuple[torch.Tensor, torch.Tensor]:
     pixels = torch.from_numpy(np.array(Image.open(image).convert("RGB"))).permute(2, 0, 1)
     return pixels / 255, torch.from_numpy(np.array(Image.open(mask))).long()
 
 
-def square() -> tuple[Tensor, Tensor]:
-    image, mask, (x, y) = torch.rand(3, 64, 64) / 2, torch.zeros(64, 64).long(), torch.randint(0, 32, (2,)).tolist()
+def square(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    draw, mask = torch.Generator().manual_seed(seed), torch.zeros(64, 64).long()
+    image, (x, y) = torch.rand(3, 64, 64, generator=draw) / 2, torch.randint(0, 32, (2,), generator=draw).tolist()
     image[:, y : y + 32, x : x + 32] += 0.5
     mask[y : y + 32, x : x + 32] = 1
     return image, mask
 
 
 def main(
-    images: str | None = None,
-    masks: str | None = None,
+    images: str = "",
+    masks: str = "",
     classes: int = 2,
     width: int = 64,
     backbone: str = "repopt_vgg_nano",
     epochs: int = 4,
 ) -> None:
     torch.manual_seed(0)
-    files = list(zip(sorted(glob(images)), sorted(glob(masks)), strict=True)) if images and masks else []
-    data = [pair(*each) for each in files] or [square() for _ in range(8)]
+    found = [sorted(glob(each)) for each in (images, masks)]
+    if (images or masks) and not len(found[0]) == len(found[1]) > 0:
+        raise SystemExit(f"--images matches {len(found[0])} files and --masks {len(found[1])}: each image needs a mask")
+    data = [partial(pair, *each) for each in zip(*found, strict=True)] or [partial(square, seed) for seed in range(8)]
     trained = Path(backbone).is_dir()
     about = json.loads(Path(backbone, "config.json").read_text()) if trained else {"model": backbone}
     mean, std = (torch.tensor(about.get(key, [0.5] * 3)).view(3, 1, 1) for key in ("mean", "std"))
@@ -62,14 +62,15 @@ def main(
     repopt.attach(optimizer, plan)
     for epoch in range(epochs):
         for batch in torch.randperm(len(data)).split(4)[: len(data) // 4 or 1]:  # whole ones: a norm wants two images
-            pixels, wanted = map(torch.stack, zip(*(data[i] for i in batch), strict=True))
-            loss = cross_entropy(model((pixels - mean) / std), wanted, ignore_index=255)
+            pixels, wanted = map(torch.stack, zip(*(data[i]() for i in batch), strict=True))
+            loss = torch.nn.functional.cross_entropy(model((pixels - mean) / std), wanted, ignore_index=255)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
         print(f"epoch {epoch + 1}: loss {loss.item():.3f}")
-    model, metric = deploy(model).eval().requires_grad_(False), MulticlassJaccardIndex(classes, ignore_index=255)
-    for pixels, wanted in data:
+    metric = MulticlassJaccardIndex(classes, ignore_index=255)
+    model = repopt.models.deploy(model).eval().requires_grad_(False)
+    for pixels, wanted in (load() for load in data):
         metric.update(model((pixels[None] - mean) / std), wanted[None])
     print(f"mIoU {metric.compute().item():.3f} on the training images")
 

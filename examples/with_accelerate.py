@@ -40,5 +40,5 @@ for epoch in range(4):
             stepper.step()
             stepper.zero_grad()
     if epoch == 1:
-        accelerator.save_state("half")  # and accelerator.load_state("half") goes on from there
+        accelerator.save_state("runs/half")  # and accelerator.load_state("runs/half") goes on from there
 print(f"loss {loss.item():.3f}")

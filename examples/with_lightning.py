@@ -47,7 +47,7 @@ if __name__ == "__main__":
     options = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
     trainer = lightning.Trainer(max_epochs=2, accumulate_grad_batches=2, enable_checkpointing=False, **options)
     trainer.fit(Classifier(), loader)
-    trainer.save_checkpoint("half.ckpt")
+    trainer.save_checkpoint("runs/half.ckpt")
     trainer = lightning.Trainer(max_epochs=4, accumulate_grad_batches=2, enable_checkpointing=False, **options)
-    trainer.fit(Classifier(), loader, ckpt_path="half.ckpt")  # the scales are checked: others are refused
+    trainer.fit(Classifier(), loader, ckpt_path="runs/half.ckpt")  # the scales are checked: others are refused
     print(f"{trainer.global_step} steps")

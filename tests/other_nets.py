@@ -20,6 +20,22 @@ def _layer(inputs, outputs, *, stride=1, groups=1, dilation=1):
     return nn.Sequential(conv, nn.BatchNorm2d(outputs), nn.ReLU())
 
 
+class WithUnusedHead(nn.Module):
+    """One that is there and not called."""
+
+    def __init__(self, num_classes=4):
+        super().__init__()
+        self.net, self.other_head = small(num_classes), nn.Linear(16, 2)
+
+    def forward(self, x):
+        return self.net(x)
+
+
+def flat(num_classes=4):
+    """For images of 16 pixels and no others."""
+    return nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.Flatten(), nn.Linear(4 * 8 * 8, num_classes))
+
+
 class Four(nn.Module):
     """Without arguments: four classes of RGB images, whatever the data has."""
 

@@ -269,10 +269,20 @@ CASES = {
     ),
     "an empty weights file": (lambda: Path("e.pth").touch(), f"{TINY} --weights e.pth", "e.pth"),
     **BAD_MODELS,
+    "other classes than the data's": (None, f"{TINY} --model-args num_classes=3", "num_classes is 4 in this data"),
+    "a backbone": (None, f"{TINY} --model-args features_only=true", "features_only is not for --model-args"),
+    "an argument that a flag has": (None, f"{TINY} --model-args kernel=paper", "give --kernel instead"),
+    "scales for plain SGD": (None, f"{TINY} --method sgd --scales ones", "the method sgd has no scales"),
+    "images that cannot be evaluated": (
+        None,
+        f"{TINY} --method sgd --model other_nets:flat --eval-size 48",
+        "does not take images of 3 x 48 x 48",
+    ),
+    "a file in place of a run": (None, "report finished/run.json --out x.html", "'finished/run.json' is a file"),
     "a counterpart that is not there": (
         None,
         f"{TINY} --method repvgg --model timm:resnet10t",
-        "give --method branches",
+        "take the method branches",
     ),
     "someone's factory in a run": (
         lambda: changed("finished/config.json", model="bad_l:net"),

@@ -3,6 +3,7 @@
 import csv
 import inspect
 import json
+import os
 import re
 import subprocess
 import sys
@@ -24,6 +25,17 @@ def test_verify_prints_a_table_and_succeeds():
     assert done.returncode == 0, done.stderr
     assert "all equal" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("args", [[], ["--version"], ["list", "--help"], ["list", "--scales", "--json"]], ids=str)
+def test_a_reader_who_has_seen_enough_is_no_error(args):
+    """As in `repopt list --json | true`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = [sys.executable, "-m", "repopt", *args]
+    done = subprocess.run(words, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.slow
@@ -122,6 +134,9 @@ def test_a_misspelt_flag_is_answered_with_those_of_its_command_alone():
         (["verify", "--steps", "0"], "steps must be at least 1"),
         (["bench", "step", "--repeats", "0"], "repeats must be at least 1"),
         (["bench", "step", "--device", "cuda", "--model", "repopt_vgg_nano"], "CUDA"),
+        (["bench", "step", "--model", "repopt_vgg_nano", "--rules"], "--rules names nothing"),
+        (["bench", "train", "--models"], "--models names nothing"),
+        (["bench", "step", "--model", "repopt_vgg_nano", "--out", "."], "'.' is a folder: give --out a CSV file"),
         (["nonsense"], "nonsense"),
         (["bench", "stp"], "did you mean 'bench step'?"),
         (["reproduce"], "python -m paper"),

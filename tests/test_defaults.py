@@ -19,7 +19,7 @@ from repopt.plans.scales import Scales
 from repopt.train.auto_recipe import auto_recipe, recipe_for
 from repopt.train.best_weights import BEST
 from repopt.train.notes import about_search
-from repopt.train.recipe import demo, imagenet, lr_at, search, small
+from repopt.train.recipe import demo, imagenet, lr_at, search, small, with_batch_for
 from repopt.train.runs import evaluate_run, run_data, run_recipe
 from repopt.train.training import train_run
 from report.folders import write_run
@@ -174,8 +174,10 @@ def test_a_run_in_a_folder_with_a_suffix_keeps_its_epochs(tmp_path, monkeypatch,
 
 
 def test_fewer_images_than_parts_of_a_batch_are_said_to_be_too_few(tmp_path):
-    with pytest.raises(ValueError, match="2 training images are too few for 4 parts of a batch: lower --accumulate"):
+    with pytest.raises(ValueError, match="2 training images cannot make 4 parts of a batch: lower --accumulate"):
         train_run(small_job(images=2, accumulate=4), tmp_path / "run", device="cpu", quiet=True)
+    with pytest.raises(ValueError, match="1 training image cannot make 2 parts of a batch: start fewer processes"):
+        with_batch_for(demo(), 1, 2)
 
 
 @pytest.mark.parametrize(("parts", "fits"), [(1, 20), (8, 16)])
@@ -243,6 +245,14 @@ def test_more_epochs_extend_a_run_and_the_cosine_follows(state, tmp_path, capsys
     assert json.loads((out / "summary.json").read_text())["epochs"] == before + 2
 
 
+def test_another_number_of_processes_is_said_of_a_resumed_run(tmp_path, capsys):
+    train_run(small_job(epochs=1), tmp_path / "run", device="cpu", quiet=True)
+    info = json.loads((tmp_path / "run" / "run.json").read_text())
+    (tmp_path / "run" / "run.json").write_text(json.dumps({**info, "processes": 2}))
+    said = notes(["train", "--resume", "--epochs", "2", "--out", tmp_path / "run"], capsys)
+    assert any("the run was begun in 2 processes and goes on in 1: batch norms" in note for note in said)
+
+
 def test_other_flags_of_a_resumed_run_are_ignored(tmp_path, capsys):
     train_run(small_job(epochs=1), tmp_path / "run", device="cpu", quiet=True)
     notes(["train", "--resume", "--epochs", "2", "--lr", "7", "--out", tmp_path / "run"], capsys)
@@ -301,6 +311,11 @@ def test_a_search_that_found_nothing_says_so(tmp_path, monkeypatch, capsys):
         *moved,
     ]
     assert about_search(out, {"val_accuracy": 37.6}) == moved
+    config = json.loads((out / "config.json").read_text())
+    (out / "config.json").write_text(json.dumps({**config, "classes": ["heads", "tails"]}))
+    assert about_search(out, {"val_accuracy": 65.0}) == moved
+    assert "guessing among 2 classes" in about_search(out, {"val_accuracy": 59.0})[0]
+    (out / "config.json").write_text(json.dumps(config))
     scales = Scales.load(out / "scales.safetensors")
     spread = {
         name: {branch: scale + 0.02 * scale * (-1.0) ** torch.arange(len(scale)) for branch, scale in own.items()}

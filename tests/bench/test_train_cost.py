@@ -1,3 +1,5 @@
+import json
+
 import pytest
 import torch
 
@@ -22,6 +24,25 @@ def test_methods_are_compared_with_the_first():
 def test_no_steps_are_no_measurement():
     with pytest.raises(ValueError, match="steps must be at least 1, not 0"):
         measure_training("repopt_vgg_nano", ("sgd",), RECIPE, size=32, classes=4, steps=0, device=CPU)
+
+
+def test_a_network_of_other_code_is_compared_with_its_real_branches(capsys):
+    words = "bench train --models other_nets:small --batch-size 8 --size 32 --classes 4 --steps 1 --device cpu --json"
+    with pytest.raises(SystemExit) as done:
+        main(words.split())
+    assert done.value.code == 0
+    assert [cost["method"] for cost in json.loads(capsys.readouterr().out)] == ["repopt", "branches"]
+
+
+def test_what_was_measured_is_not_lost_with_what_cannot_be(tmp_path, capsys):
+    words = "bench train --batch-size 8 --size 32 --classes 4 --steps 1 --device cpu --methods sgd --models"
+    for models, measured in (["repopt_vgg_nano", "repopt_vgg_nan"], 0), (["repopt_vgg_nano", "other_nets:smal"], 1):
+        out = tmp_path / f"{measured}.csv"
+        with pytest.raises(SystemExit) as done:
+            main([*words.split(), *models, "--out", str(out)])
+        assert done.value.code == 2
+        assert f"no {'model' if measured == 0 else repr('smal')}" in " ".join(capsys.readouterr().err.split())
+        assert out.exists() == bool(measured)
 
 
 def test_the_command_prints_a_table_and_keeps_the_figures(tmp_path, capsys):

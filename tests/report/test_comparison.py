@@ -45,6 +45,14 @@ def test_runs_with_other_scales_or_a_trained_start_are_not_averaged(tmp_path):
         group_runs(map(read_run, runs))
 
 
+def test_runs_of_one_seed_that_start_from_other_weights_are_compared(tmp_path):
+    """A pretraining for each seed is one setting, on the other hand."""
+    runs = [write_run(tmp_path / str(seed), seed=seed, weights=f"/runs/{seed}/model.safetensors") for seed in range(2)]
+    assert labels(runs) == ["RepOpt"]
+    same = [write_run(tmp_path / f"from-{name}", weights=f"/runs/{name}/model.safetensors") for name in ("x", "y")]
+    assert labels(same) == ["RepOpt (weights x/model.safetensors)", "RepOpt (weights y/model.safetensors)"]
+
+
 def test_no_two_groups_have_the_same_label(tmp_path):
     setups = {
         "a": {"scales": "depth", "recipe": {"lr": 0.05}},

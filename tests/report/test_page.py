@@ -245,3 +245,16 @@ def test_importing_the_report_does_not_import_matplotlib():
 )
 def test_numbers_read_well(name, values, texts):
     assert [FILTERS[name](value) for value in values] == texts
+
+
+def test_runs_in_folders_of_one_name_are_told_apart(tmp_path):
+    runs = [write_run(tmp_path / place / "x", method) for place, method in (("one", "sgd"), ("other", "repopt"))]
+    for run in runs:
+        add_int8(run)
+    text = Page(write_report(runs, tmp_path / "page.html")).text
+    assert all(text.count(str(run)) >= 2 for run in runs)  # in the tables of INT8 and of all runs
+
+
+def test_no_two_of_64_series_look_alike():
+    looks = {(series % len(figures.SERIES), figures.marker(series)) for series in range(64)}
+    assert len(looks) == 64

@@ -84,6 +84,21 @@ def start(args, folder, name, outs, *, second=(), cwds=(None, None), prepare=Non
     ]
 
 
+def test_two_ranks_train_a_network_with_an_unused_head(tmp_path):
+    args = ["train", *TINY, "--method", "sgd", "--model", "other_nets:WithUnusedHead", "--device", "cpu"]
+    ranks = start(args, tmp_path, "idle", [tmp_path / "run"] * 2)
+    assert [rank.wait() for rank in ranks] == [0, 0], ranks[0].said + ranks[1].said
+
+
+def test_the_first_of_two_ranks_alone_prints_what_they_evaluated(trained_run, tmp_path):
+    ranks = [
+        Program("eval", trained_run, "--device", "cpu", "--json", log=tmp_path / f"{env['RANK']}.log", env=env)
+        for env in world_of_two()
+    ]
+    assert [rank.wait(timeout=60) for rank in ranks] == [0, 0], ranks[0].said + ranks[1].said
+    assert [rank.said.count("accuracy") for rank in ranks] == [1, 0]
+
+
 @pytest.mark.parametrize("dead", [0, 1])
 def test_a_rank_that_is_killed_ends_the_other_with_a_sentence(dead, tmp_path):
     ranks = start(LONG, tmp_path, "killed", [tmp_path / "run"] * 2, killed=True)

@@ -25,7 +25,7 @@ from repopt.train.progress import StopOnSignal, StoppedError
 from repopt.train.recipe import demo, lr_at
 from repopt.train.records import read_run
 from repopt.train.runs import RunFolder, evaluate_run, load_run
-from repopt.train.step import Totals, TrainStep, mixed_share
+from repopt.train.step import Totals, TrainStep, mixed_share, moving_average
 from repopt.train.training import Job, build, train_run
 from train.program import finished, metrics
 from train.program import run as program
@@ -129,6 +129,20 @@ def test_the_average_is_the_moving_average_of_the_weights_and_starts_at_the_firs
         torch.testing.assert_close(value.double(), expected[name], rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("decay", [0.5, 0.9, 0.9995])
+def test_whole_numbers_in_the_average_are_the_models(decay):
+    """Indices of a shuffle, say, which an average would round down."""
+    net = nn.BatchNorm1d(2)
+    net.register_buffer("order", torch.arange(200))
+    averaged = moving_average(net, decay)
+    for _ in range(5):
+        net(torch.randn(4, 2))
+        averaged.update_parameters(net)
+    assert torch.equal(averaged.module.order, net.order)
+    assert averaged.module.num_batches_tracked == 5
+    assert not torch.equal(averaged.module.running_mean, net.running_mean)
+
+
 @pytest.mark.parametrize("fields", [{}, {"clip": 0.1}, {"weight_decay": 0.01, "mixup": 0.4}], ids=str)
 def test_the_real_blocks_and_the_operators_that_imagine_them_have_the_same_losses(fields):
     """In float64, also with the gradient clipped: by the norm that the real blocks' gradient has."""
@@ -210,7 +224,16 @@ def test_a_moving_average_of_branches_is_merged_as_the_model_is(tmp_path, method
     assert any(not torch.equal(averaged[name], model[name]) for name in model)
 
 
-@pytest.mark.parametrize("steps", [1, 3, 5])
+def test_an_epoch_that_was_stopped_after_its_last_step_has_the_speed_of_its_steps():
+    recipe = dataclasses.replace(BASE, epochs=2, eval_every=1)
+    job = Job(method="sgd", model="repopt_vgg_nano", data="fake:64,4,16", recipe=recipe)
+    run = Trainer(build(job, data := load_data(job.data), CPU), data, recipe, None, device=CPU)
+    run.position.epoch, run.position.step, run.position.seconds = 1, len(run.batches), 0.5  # as a checkpoint says
+    run.step.totals.values.copy_(torch.tensor([3.0, 6.0, 3.0, 3.0]))
+    assert 0 < run.fit()["images_per_second"] <= len(run.batches) * recipe.batch_size / 0.5
+
+
+@pytest.mark.parametrize("steps", [1, 3, 4, 5])
 def test_epochs_shorter_than_the_warm_up_have_a_speed_that_a_machine_can_have(tmp_path, monkeypatch, steps):
     monkeypatch.setattr(repopt.train.loop, "compiled", lambda model, tuned: model)  # only the clock is looked at
     recipe = dataclasses.replace(BASE, epochs=3, compile=True)

@@ -138,7 +138,7 @@ def test_a_run_does_not_end_with_an_epoch_that_was_not_evaluated(tmp_path):
     train_run(job, out, device="cpu", quiet=True)
     before = weights(out), metrics(out), (out / "recipe.json").read_text()
     (out / PREVIOUS).replace(out / CHECKPOINT)  # as if it was killed in the second epoch
-    with pytest.raises(ValueError, match=r"has no val_accuracy for epoch 1, the last one: give the run more --epochs"):
+    with pytest.raises(ValueError, match="no val_accuracy for epoch 1, so the run cannot end there: give it more"):
         train_run(job, out, resume=True, epochs=1, device="cpu", quiet=True)
     train_run(job, out, resume=True, device="cpu", quiet=True)
     assert (weights(out), metrics(out), (out / "recipe.json").read_text()) == before
@@ -216,6 +216,33 @@ def test_a_run_that_is_past_the_end_of_an_epoch_without_its_broken_images_goes_o
         summary = train_run(skipping, out, resume=True, device="cpu", quiet=True)
     assert [(record["epoch"], record["step"]) for record in metrics(out)] == [(1, 2), (2, 4)]
     assert (summary["steps"], read_info(out).train_images) == (4, 8)
+
+
+def test_a_run_of_one_batch_goes_on_without_a_broken_image(tmp_path):
+    root, out = class_folders(tmp_path / "pets", 8, 2, size=(16, 16)), tmp_path / "run"
+    recipe = dataclasses.replace(demo(), epochs=1, batch_size=16, size=16, workers=0, warmup_epochs=0)
+    job = Job(method="sgd", model="repopt_vgg_nano", data=f"folder:{root}", recipe=recipe)
+    train_run(job, out, device="cpu", quiet=True)
+    picture = root / "train" / "cat" / "0.jpg"
+    picture.write_bytes(bytes(picture.stat().st_size))
+    skipping = dataclasses.replace(job, broken="skip")
+    for epochs in (2, 3):
+        with pytest.warns(UserWarning, match="1 of 20 images"):
+            summary = train_run(skipping, out, resume=True, epochs=epochs, device="cpu", quiet=True)
+        assert summary["steps"] == epochs
+
+
+def test_a_run_that_is_resumed_elsewhere_says_whose_data_is_missing(tmp_path, monkeypatch):
+    class_folders(tmp_path / "pets", 8, 2, size=(16, 16))
+    monkeypatch.chdir(tmp_path)
+    recipe = dataclasses.replace(demo(), epochs=1, batch_size=16, size=16, workers=0, warmup_epochs=0)
+    job = Job(method="sgd", model="repopt_vgg_nano", data="pets", recipe=recipe)
+    train_run(job, "run", device="cpu", quiet=True)
+    monkeypatch.chdir(tmp_path / "run")
+    with pytest.raises(
+        ValueError, match="the run's own data, 'pets', cannot be loaded from here: resume it in the fol"
+    ):
+        train_run(job, tmp_path / "run", resume=True, epochs=2, device="cpu", quiet=True)
 
 
 def test_a_finished_run_without_checkpoints_is_not_trained_again(wholes, tmp_path):

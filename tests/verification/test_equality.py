@@ -59,6 +59,8 @@ def test_what_did_not_move_shows_nothing():
     assert report.worst <= 1e-12
     assert not report.passed
     assert str(report).count("(did not move)") == 2
+    assert "not passed" in repr(report)
+    assert "2 operators did not move" in repr(report)
 
 
 def test_rounding_may_add_up_over_the_operators_of_a_model():

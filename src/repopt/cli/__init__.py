@@ -71,11 +71,11 @@ def main(args: list[str] | None = None) -> None:
         own_the_process()
     given = sys.argv[1:] if args is None else list(args)
     if given[:1] == ["--version"]:
-        print(f"repopt {repopt.__version__}")
+        _piped(lambda: print(f"repopt {repopt.__version__}") or 0)
         return
     name, rest = _command(given)
     if name is None:
-        sys.exit(_help(given))
+        sys.exit(_piped(lambda: _help(given)))
     home, function = COMMANDS[name][0].split(":")
     module = f"repopt.cli.{home}"
 
@@ -120,10 +120,7 @@ def run(load: Callable[[], Command], given: list[str], *, prog: str) -> None:
 
     try:
         _check_words(given, prog)
-        code = tyro.cli(_with_flowing_help(load()), prog=prog, args=given)
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        code = _piped(lambda: tyro.cli(_with_flowing_help(load()), prog=prog, args=given))
     except StoppedError as error:
         _say(error)
         sys.exit(error.code)
@@ -131,6 +128,19 @@ def run(load: Callable[[], Command], given: list[str], *, prog: str) -> None:
         _say(error)
         sys.exit(2)
     sys.exit(code)
+
+
+def _piped(command: Callable[[], int]) -> int:
+    """The exit code of a command, all of whose output is written; 0 if its reader, such as `head`, had seen enough."""
+    code = 0
+    try:
+        try:
+            code = command()
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
 
 
 def _with_flowing_help(command: Command) -> Command:
@@ -184,10 +194,10 @@ def _unknown(word: str) -> str:
 
 
 def _list_commands(group: str | None) -> None:
-    from rich.console import Console
+    from repopt.cli.screen import Screen
 
     shown = {name: about for name, (_, about) in COMMANDS.items() if group is None or name.startswith(f"{group} ")}
-    console = Console(highlight=False)
+    console = Screen(highlight=False)
     prog = "repopt" if group is None else f"repopt {group}"
     console.print(f"usage: {prog} COMMAND [flags]\n", markup=False)
     if group is None:

@@ -1,6 +1,6 @@
 """`repopt bench`: what repopt costs, and what it saves, as ratios in one run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,12 +12,15 @@ import repopt
 from repopt.bench.data_speed import measure_data
 from repopt.bench.step_cost import Implementation, Rule, measure_step
 from repopt.bench.train_cost import measure_training
-from repopt.cli.output import Device, Screen, check_seed, model_options, print_json, table
+from repopt.cli.output import Device, check_seed, model_options, print_json, table
+from repopt.cli.screen import Screen
 from repopt.device import chosen_device, environment
 from repopt.files import append_csv
+from repopt.models import check_name
+from repopt.models.references import is_reference
 from repopt.train.branch_choice import as_branches, read_choice
 from repopt.train.branch_choice import chosen as chosen_branches
-from repopt.train.methods import Method
+from repopt.train.methods import Method, counterpart
 from repopt.train.recipe import Precision, Recipe, usual_precision
 
 
@@ -53,6 +56,7 @@ def bench_step(
         out: a CSV file to append the figures to.
         json: print JSON instead of a table.
     """
+    _check_given(out, rules=rules, implementations=implementations)
     check_seed(seed)
     if threads is not None:
         torch.set_num_threads(threads)
@@ -81,7 +85,7 @@ def bench_train(
     models: tuple[str, ...] = ("repopt_vgg_b1",),
     model_args: tuple[str, ...] = (),
     branches: str | None = None,
-    methods: tuple[Method, ...] = ("repopt", "repvgg"),
+    methods: tuple[Method, ...] = (),
     batch_size: int = 256,
     size: int = 224,
     classes: int = 1000,
@@ -104,7 +108,7 @@ def bench_train(
         model_args: arguments of each model, as key=value: numbers, true, false or text.
         branches: of the imagined blocks: repvgg, acnet or a .toml file; those that the model declares unless given, and
             else repvgg.
-        methods: the first is what the others are compared with.
+        methods: the first is what the others are compared with; repopt and real branches unless given.
         batch_size: images per step.
         size: side of the images.
         classes: how many.
@@ -116,27 +120,33 @@ def bench_train(
         out: a CSV file to append the figures to.
         json: print JSON instead of a table.
     """
+    _check_given(out, models=models)
     chosen = chosen_device(device)
     precision = precision or usual_precision(chosen)
     recipe = Recipe(batch_size=batch_size, precision=precision, seed=seed, flip=False, tune=tune)
-    costs = [
-        cost
-        for model in models
-        for cost in measure_training(
-            model,
-            methods,
-            recipe,
-            size=size,
-            classes=classes,
-            steps=steps,
-            device=chosen,
-            options=model_options(model_args),
-            branches=read_choice(branches),
-        )
-    ]
+    wanted = {model: methods or ("repopt", "branches" if is_reference(model) else "repvgg") for model in models}
+    for model, each in wanted.items():
+        for method in each:
+            check_name(counterpart(model, method))  # said now, rather than after others were measured
     setting = {"batch_size": batch_size, "size": size, "precision": precision, "seed": seed, **environment(chosen)}
-    records = [{**asdict(cost), **setting} for cost in costs]
-    _give(records, _print_train_table, out=out, json=json)
+    records: list[dict[str, Any]] = []
+    try:
+        for model in wanted:
+            costs = measure_training(
+                model,
+                wanted[model],
+                recipe,
+                size=size,
+                classes=classes,
+                steps=steps,
+                device=chosen,
+                options=model_options(model_args),
+                branches=read_choice(branches),
+            )
+            records += [{**asdict(cost), **setting} for cost in costs]
+    finally:
+        if records:
+            _give(records, _print_train_table, out=out, json=json)
     return 0
 
 
@@ -175,6 +185,7 @@ def bench_data(
             its fields, with its default.
         fields: the recipe's fields.
     """
+    _check_given(out)
     chosen = chosen_device(device)
     speeds = measure_data(
         data,
@@ -194,6 +205,15 @@ def bench_data(
     return 0
 
 
+def _check_given(out: Path | None, **lists: Sequence[str]) -> None:
+    """Raises, before anything is measured, for an empty list or a folder in place of a file."""
+    for name, given in lists.items():
+        if not given:
+            raise ValueError(f"--{name} names nothing: give at least one")
+    if out is not None and out.is_dir():
+        raise ValueError(f"{str(out)!r} is a folder: give --out a CSV file")
+
+
 def _give(
     records: list[dict[str, Any]],
     print_table: Callable[[list[dict[str, Any]]], None],
@@ -201,13 +221,15 @@ def _give(
     out: Path | None,
     json: bool,
 ) -> None:
-    """Prints the figures, and appends them to a CSV file where one is given."""
-    if json:
-        print_json(records)
-    else:
-        print_table(records)
-    if out is not None:
-        append_csv(out, records)
+    """Appends the figures to a CSV file where one is given, and prints them."""
+    try:
+        if out is not None:
+            append_csv(out, records)
+    finally:
+        if json:
+            print_json(records)
+        else:
+            print_table(records)
 
 
 def _print_train_table(records: list[dict[str, Any]]) -> None:

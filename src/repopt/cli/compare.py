@@ -6,7 +6,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from repopt.cli.output import Device, Screen, model_options, table
+from repopt.cli.output import Device, model_options, table
+from repopt.cli.screen import Screen
 from repopt.compare.budget import shortened
 from repopt.compare.comparing import Say, measured, prepared, run_folder, within
 from repopt.compare.overview import as_record, command_of, notes_of, table_of

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import tyro
 
-from repopt.cli.output import Device, Screen, print_json, table
+from repopt.cli.output import Device, print_json, table
+from repopt.cli.screen import Screen
+from repopt.train.distributed import is_first_process
 from repopt.train.runs import evaluate_run
 
 
@@ -34,6 +36,8 @@ def evaluate(
         json: print JSON instead of a table.
     """
     scores = evaluate_run(run, data, sizes=sizes, device=device, limit=limit, best=best, trust=trust)
+    if not is_first_process():
+        return 0
     if json:
         print_json([{"size": size, **vars(score)} for size, score in scores.items()])
         return 0

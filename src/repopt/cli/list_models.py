@@ -8,7 +8,8 @@ from rich import box
 from rich.table import Table
 
 import repopt
-from repopt.cli.output import Screen, print_json, table
+from repopt.cli.output import print_json, table
+from repopt.cli.screen import Screen
 from repopt.models.counting import multiply_adds, parameters
 from repopt.plans.provenance import Provenance, provenance
 from repopt.plans.scales import Scales, shipped

@@ -4,20 +4,12 @@ import json
 from typing import Any, Literal
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from repopt.train.recipe import BOUNDS
 
 Device = Literal["auto", "cpu", "cuda"]
 Strides = tuple[int, int, int, int, int]
-
-
-class Screen(Console):
-    """A console that hands on that nobody reads any more: `run` ends in peace, where rich would end with an error."""
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
 
 
 def table(first: str, *numbers: str, title: str | None = None) -> Table:

@@ -5,7 +5,8 @@ from typing import Any
 
 import tyro
 
-from repopt.cli.output import Device, Screen, table
+from repopt.cli.output import Device, table
+from repopt.cli.screen import Screen
 from repopt.device import chosen_device
 from repopt.files import append_csv
 from repopt.quantize import Int8, LayerCost, QuantizeJob, quantize_run

@@ -14,7 +14,7 @@ def report(
 ) -> int:
     """Write one HTML page about a run, or about several side by side.
 
-    Example: repopt report runs/demo/* --out report.html
+    Example: repopt report runs/demo/*/ --out report.html
 
     Args:
         runs: run folders.

@@ -65,6 +65,8 @@ def train(
             its fields, with its default.
         fields: the recipe's fields.
     """
+    if scales is not None and method not in ("repopt", "csla") and not resume:
+        raise ValueError(f"the method {method} has no scales: leave --scales out, or give --method repopt")
     planned, options = read_choice(branches), model_options(model_args)
     options |= {} if strides is None else {"strides": strides}
     shipped = shipped_scales(model, changed=bool(options.keys() - {"se"}) or planned is not None)

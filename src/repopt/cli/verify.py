@@ -6,7 +6,8 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from repopt.cli.output import Screen, check_seed, print_json
+from repopt.cli.output import check_seed, print_json
+from repopt.cli.screen import Screen
 from repopt.plans.patterns import counted
 from repopt.verification.cases import CaseResult, run_matrix
 

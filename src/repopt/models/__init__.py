@@ -133,6 +133,18 @@ def create_model(
     return model
 
 
+def check_name(name: str) -> None:
+    """Raises unless it is a name of `list_models()` or a reference, which may still name nothing."""
+    if name in _MAKERS or is_reference(name):
+        return
+    near = difflib.get_close_matches(name.lower(), list_models()) or ["repopt_vgg_b1"]
+    folder = ", nor a folder of that name" if "/" in name else ""
+    raise ValueError(
+        f"there is no model {name!r}{folder}; there is {', '.join(near)} and more (repopt list); others are "
+        "timm:NAME, torchvision:NAME or package.module:factory"
+    )
+
+
 def _named(
     name: str, features_only: bool, out_indices: Sequence[int] | int | None, options: dict[str, Any]
 ) -> nn.Module:
@@ -140,13 +152,7 @@ def _named(
         if features_only or out_indices is not None:
             raise ValueError(f"features_only is for the models of list_models(), not for {name}: ask its own library")
         return make_referenced(name, options)
-    if name not in _MAKERS:
-        near = difflib.get_close_matches(name.lower(), list_models()) or ["repopt_vgg_b1"]
-        folder = ", nor a folder of that name" if "/" in name else ""
-        raise ValueError(
-            f"there is no model {name!r}{folder}; there is {', '.join(near)} and more (repopt list); others are "
-            "timm:NAME, torchvision:NAME or package.module:factory"
-        )
+    check_name(name)
     if out_indices is not None and not features_only:
         raise ValueError("out_indices says which maps a backbone returns: give features_only=True with it")
     maker = _MAKERS[name]

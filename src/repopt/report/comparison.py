@@ -4,6 +4,7 @@ import json
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from repopt.files import seal_of
 from repopt.train.records import RunRecord
@@ -90,9 +91,15 @@ class Group:
 
 def group_runs(runs: Iterable[RunRecord]) -> tuple[Group, ...]:
     """Groups the runs that differ in nothing but the seed, in the order of `METHODS`."""
-    found: dict[str, list[RunRecord]] = {}
-    for run in sorted(runs, key=_order):
-        found.setdefault(_setting(run), []).append(run)
+    settings = [(run, _setting(run)) for run in sorted(runs, key=_order)]
+    starts: dict[tuple[str, int], set[str | None]] = {}
+    for run, setting in settings:
+        starts.setdefault((setting, run.info.seed), set()).add(run.info.weights)
+    # weights to start from may differ with the seed, but not for one seed
+    compared = {setting for (setting, _), weights in starts.items() if len(weights) > 1}
+    found: dict[tuple[str, str | None], list[RunRecord]] = {}
+    for run, setting in settings:
+        found.setdefault((setting, run.info.weights if setting in compared else None), []).append(run)
     labels = _labels([members[0] for members in found.values()])
     return tuple(Group(label=label, runs=tuple(members)) for label, members in zip(labels, found.values(), strict=True))
 
@@ -185,17 +192,27 @@ def _difference(run: RunRecord, twins: Sequence[RunRecord]) -> str:
         return ""
     named = _named_fields(run, twins)
     is_enough = named and [_named_fields(twin, twins) for twin in twins].count(named) == 1
-    has_own_folder = [twin.folder.name for twin in twins].count(run.folder.name) == 1
-    folder = run.folder.name if has_own_folder else str(run.folder)
-    return f" ({', '.join(named if is_enough else [*named, folder])})"
+    return f" ({', '.join(named if is_enough else [*named, name_among(run, twins)])})"
+
+
+def name_among(run: RunRecord, runs: Sequence[RunRecord]) -> str:
+    """A run's folder, without those around it where that is enough."""
+    return run.folder.name if [each.folder.name for each in runs].count(run.folder.name) == 1 else str(run.folder)
 
 
 def _named_fields(run: RunRecord, twins: Sequence[RunRecord]) -> list[str]:
     """Up to two fields in which a run differs from its twins; one without a value only where none has any."""
-    own, *others = ({"scales": each.info.scales, **each.recipe} for each in (run, *twins))
+    own, *others = (
+        {"scales": each.info.scales, **each.recipe, "weights": _short(each.info.weights)} for each in (run, *twins)
+    )
     fields = [field for field in own if any(_text(other.get(field)) != _text(own[field]) for other in others)]
     named = {field: f"{field} {own[field]}" for field in fields if field not in _PER_RUN}
     return [text for field, text in named.items() if own[field] is not None][:2] or list(named.values())[:2]
+
+
+def _short(path: str | None) -> str | None:
+    """A file and its folder."""
+    return None if path is None else "/".join(Path(path).parts[-2:])
 
 
 def _text(value: object) -> str:

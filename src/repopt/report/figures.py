@@ -213,6 +213,11 @@ def new_panels(
     return figure, panels
 
 
+def marker(series: int) -> str:
+    """Another one where the colours begin again."""
+    return MARKERS[(series + series // len(SERIES)) % len(MARKERS)][0]
+
+
 def line(axes: "Axes", points: Mapping[int, float], series: int, weight: Weight) -> None:
     """A curve; a mean is bold and ends in its marker."""
     colour = SERIES[series % len(SERIES)]
@@ -226,7 +231,7 @@ def dot(axes: "Axes", x: float, y: float, series: int, *, size: float = 7.0) -> 
     axes.plot(
         [x],
         [y],
-        marker=MARKERS[series % len(MARKERS)][0],
+        marker=marker(series),
         markersize=size,
         color=SERIES[series % len(SERIES)],
         markeredgecolor=PAPER,
@@ -295,7 +300,7 @@ def key(axes: "Axes", labels: Sequence[str]) -> None:
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D([], [], color=SERIES[series % len(SERIES)], marker=MARKERS[series % len(MARKERS)][0], markersize=6)
+        Line2D([], [], color=SERIES[series % len(SERIES)], marker=marker(series), markersize=6)
         for series in range(len(labels))
     ]
     axes.figure.legend(

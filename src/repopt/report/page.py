@@ -15,6 +15,7 @@ from repopt.report.comparison import (
     group_runs,
     limits,
     mean_and_deviation,
+    name_among,
     shared_fields,
 )
 from repopt.train.records import RunInfo, RunRecord, over_epochs, read_run, sampled_operator
@@ -116,6 +117,7 @@ def render(runs: Iterable[RunRecord], title: str | None = None, overview: Overvi
         overview=overview,
         groups=groups,
         runs=ordered,
+        name=lambda run: name_among(run, ordered),
         methods={group.method: METHODS.get(group.method, group.method) for group in groups},
         sources=_sources(ordered),
         epochs=sorted({run.recipe["epochs"] for run in ordered if isinstance(run.recipe.get("epochs"), int)}),

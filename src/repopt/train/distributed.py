@@ -4,6 +4,7 @@ Ranks that were started differently are refused, see `check_alike`; one that sta
 Norms use the statistics of their own rank's images, as the authors' training does; SyncBatchNorm is the user's to add.
 """
 
+import copy
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -43,12 +44,23 @@ class World:
             dist.all_reduce(values)
         return values
 
-    def wrap(self, model: nn.Module, device: torch.device) -> nn.Module:
-        """The model whose gradients are averaged over the ranks."""
+    def wrap(
+        self, objective: nn.Module, device: torch.device, model: nn.Module, shape: tuple[int, int, int]
+    ) -> nn.Module:
+        """The objective, whose gradients are averaged over the ranks.
+
+        Args:
+            objective: what is trained.
+            device: of this rank.
+            model: the network in it.
+            shape: of an image.
+        """
         if self.size == 1:
-            return model
-        ids = [device.index] if device.type == "cuda" else None
-        return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
+            return objective
+        ids, idle = [device.index] if device.type == "cuda" else None, _has_idle_parameters(model, shape, device)
+        return DistributedDataParallel(
+            objective, device_ids=ids, gradient_as_bucket_view=True, find_unused_parameters=idle
+        )
 
     def share_buffers(self, model: nn.Module) -> None:
         """Gives every rank the first one's buffers: each rank's running statistics are of its own images."""
@@ -146,3 +158,12 @@ def joined(device: str) -> Iterator[tuple[World, torch.device]]:
 def _is_about_a_rank(error: RuntimeError) -> bool:
     """Whether a collective failed: gloo raises a plain RuntimeError, whose message begins with its source file."""
     return isinstance(error, dist.DistError) or "gloo" in str(error).partition("]")[0]
+
+
+def _has_idle_parameters(model: nn.Module, shape: tuple[int, int, int], device: torch.device) -> bool:
+    """Whether some parameter takes no part in the logits, as that of an unused head; a copy of the model is asked."""
+    asked = copy.deepcopy(model).train()
+    params = [param for param in asked.parameters() if param.requires_grad]
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):  # dropout draws
+        logits = asked(torch.zeros(2, *shape, device=device, dtype=params[0].dtype))
+    return any(grad is None for grad in torch.autograd.grad(logits.sum(), params, allow_unused=True))

@@ -105,8 +105,9 @@ class Trainer:
             label_smoothing=self.recipe.label_smoothing,
             channels_last=self.execution.channels_last,
         )
+        shape = (self.batches.scaling[0].numel(), self.execution.size, self.execution.size)
         return TrainStep(
-            self.world.wrap(self._compiled(objective), self.device),
+            self.world.wrap(self._compiled(objective), self.device, subject.model, shape),
             self.optimizer,
             lambda: clip_(subject, clip),  # without self: a cycle would hold the model's memory
             self.recipe,
@@ -213,8 +214,9 @@ class Trainer:
                 self._since = time.perf_counter()
         self._check_loss()
         self._count_seconds()
-        # of steps that all warmed up, the time of compilation is all there is
         measured = self.clock.train - trained_before or self.clock.compile - began
+        if measured_from == steps:  # all warmed up, or were taken before a stop
+            measured_from, measured = 0, self.position.seconds + self.clock.compile - began
         return self._finish_epoch((steps - measured_from) * self.recipe.batch_size / max(measured, 1e-9))
 
     def _freeze(self, scales: Mapping[str, Mapping[str, Tensor]] | None = None) -> None:

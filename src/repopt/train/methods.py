@@ -305,7 +305,7 @@ def counterpart(name: str, method: Method) -> str:
     if method not in METHODS:
         raise ValueError(f"there is no method {method!r}; there is {', '.join(METHODS)}")
     if is_reference(name) and method == "repvgg":
-        raise ValueError(f"the method repvgg is for repopt's own models, not for {name}: give --method branches")
+        raise ValueError(f"the method repvgg is for repopt's own models, not for {name}: take the method branches")
     real = re.fullmatch(r"(?:qa)?rep(vgg|ghostnet)_(\w+)", name)
     if real is not None and method in PLANNED:
         plain, own = f"repopt_{real[1]}_{real[2]}", "qarepvgg" if name.startswith("qa") else "repvgg"

@@ -14,7 +14,8 @@ from repopt.plans.scales import Scales, shipped
 from repopt.train.recipe import Recipe, lr_at, usual_precision
 from repopt.train.records import RunConfig, ScalesRecord
 
-_CHANCE, _MOVED = 1.5, 0.01  # times the accuracy of guessing; of the scales, the least relative change
+_CHANCE, _ABOVE = 1.5, 0.2  # times the accuracy of guessing, and a share of what it leaves: what is hardly more
+_MOVED = 0.01  # of the scales, the least relative change
 
 
 def about_auto(recipe: Recipe) -> str:
@@ -57,6 +58,17 @@ def about_freeze(recipe: Recipe) -> str | None:
         f"the scales are frozen after epoch {recipe.freeze_at * recipe.epochs:.3g}, within the warm-up of "
         f"{recipe.warmup_epochs:g}, and will hardly move: a larger --freeze-at or --scale-lr, or a shorter "
         "--warmup-epochs, lets them"
+    )
+
+
+def about_processes(before: int, now: int) -> str | None:
+    """Of a resumed run."""
+    if before == now:
+        return None
+    begun = "1 process" if before == 1 else f"{before} processes"
+    return (
+        f"the run was begun in {begun} and goes on in {now}: batch norms see other parts of a batch, so the result is "
+        "not that of an uninterrupted run"
     )
 
 
@@ -127,7 +139,8 @@ def about_search(folder: Path, summary: Mapping[str, Any]) -> list[str]:
     learned = read_as(folder / "recipe.json", dict[str, Any]).get("freeze_at") is not None
     longer = "a larger --freeze-at or --scale-lr lets them move" if learned else again
     notes = []
-    if accuracy <= _CHANCE * 100 / classes:
+    guessed = 100 / classes
+    if accuracy <= min(_CHANCE * guessed, guessed + _ABOVE * (100 - guessed)):
         notes.append(f"an accuracy of {accuracy:.2f} is that of guessing among {classes} classes: {again}")
     if moved < _MOVED:
         notes.append(f"the scales are {moved:.1%} from where they started, so nothing was searched: {longer}")

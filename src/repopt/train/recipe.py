@@ -22,6 +22,7 @@ from repopt.algebra.csla import Convention, IdentityStart
 from repopt.data import Augmentation
 from repopt.data.augment import Paint, RandAugments
 from repopt.files import read_as, read_text
+from repopt.plans.patterns import counted
 from repopt.plans.scales import Counting
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
@@ -257,7 +258,8 @@ def with_batch_for(recipe: Recipe, images: int, processes: int = 1) -> Recipe:
     if images >= recipe.batch_size:
         return recipe
     if not fits:
-        raise ValueError(f"{images} training images are too few for {parts} parts of a batch: lower --accumulate")
+        fewer = "lower --accumulate" if recipe.accumulate > 1 else "start fewer processes"
+        raise ValueError(f"{counted(images, 'training image')} cannot make {parts} parts of a batch: {fewer}")
     return dataclasses.replace(recipe, batch_size=fits)
 
 

@@ -252,7 +252,9 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
 def _read(folder: Path, name: str, kind: type[T]) -> T:
     try:
         return read_as(folder / name, kind)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if folder.is_file():
+            raise ValueError(f"{str(folder)!r} is a file: give a folder that a search or training wrote") from error
         if not folder.is_dir():
             raise ValueError(f"there is no folder {str(folder)!r}: give one that a search or training wrote") from error
         hint = next((f"; {str(run.parent)!r} is one" for run in sorted(folder.glob(f"*/{name}"))), "")

@@ -158,8 +158,8 @@ class RunFolder:
         for name in ("val_accuracy", "images_per_second"):
             if last.get(name) is None:
                 raise ValueError(
-                    f"{str(self.path / 'metrics.jsonl')!r} has no {name} for epoch {epoch}, the last one: give the run "
-                    "more --epochs, or bring a copy back"
+                    f"{str(self.path / 'metrics.jsonl')!r} has no {name} for epoch {epoch}, so the run cannot end "
+                    "there: give it more --epochs"
                 )
         return last
 

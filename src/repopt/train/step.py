@@ -220,7 +220,17 @@ def evaluate(model: nn.Module, batches: EvalBatches, recipe: Recipe, *, device: 
     return Score(loss=loss / images, accuracy=100 * hits / images, images=int(images))
 
 
+_Tensors = tuple[Tensor, ...] | list[Tensor]
+
+
 def moving_average(model: nn.Module, decay: float) -> AveragedModel | None:
-    """The moving average of a model's weights and buffers; None for a decay of 0."""
-    average = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+    """The moving average of a model's weights and buffers; whole numbers, such as indices, are the model's."""
+    averaged = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+
+    def average(own: _Tensors, new: _Tensors, count: Tensor | int) -> None:  # all of one type
+        if own[0].is_floating_point() or own[0].is_complex():
+            averaged(own, new, count)
+        else:
+            torch._foreach_copy_(own, new)
+
     return AveragedModel(model, multi_avg_fn=average, use_buffers=True) if decay else None

@@ -5,21 +5,21 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import nn
 
 import repopt
 from repopt.data import DataSet, load_data
 from repopt.device import commit, environment
 from repopt.files import write_sealed
-from repopt.models import create_model, list_models
+from repopt.models import list_models
 from repopt.models import load_checkpoint as load_weights
-from repopt.models.references import check_fits, check_trust, is_reference, offered
+from repopt.models.references import check_trust
 from repopt.models.saved import tuples
 from repopt.optim.contract import fingerprint
 from repopt.plans.planning import ScalesLike
@@ -29,9 +29,10 @@ from repopt.train.best_weights import finished_model
 from repopt.train.branch_choice import BranchChoice
 from repopt.train.checkpoint import has_checkpoint, read_origin
 from repopt.train.distributed import World, joined
+from repopt.train.job_model import created, options_of
 from repopt.train.loop import Trainer
 from repopt.train.methods import LEARN, METHODS, Method, Subject, counterpart, make_subject, searched_scales
-from repopt.train.notes import about_batch, about_data, about_freeze, about_length, about_precision
+from repopt.train.notes import about_batch, about_data, about_freeze, about_length, about_precision, about_processes
 from repopt.train.progress import Clock
 from repopt.train.recipe import Recipe, on_cuda_unless_given, with_batch_for
 from repopt.train.records import read_info, read_json
@@ -141,10 +142,13 @@ def _train(
     clock = Clock()
     with clock.measure("data"):
         size, eval_size = job.recipe.size, job.recipe.eval_size
-        data = data or load_data(job.data, size=size, limit=job.limit, broken=job.broken, eval_size=eval_size)
+        with _in_a_sentence(job.data) if resume else nullcontext():
+            data = data or load_data(job.data, size=size, limit=job.limit, broken=job.broken, eval_size=eval_size)
     notes = [*notes, *about_data(data, job.limit)]
     if resume:
         world.shared(lambda: _check_data(job, data, folder))
+        if job.broken == "skip":  # which may leave fewer than a batch
+            job = dataclasses.replace(job, recipe=with_batch_for(job.recipe, len(data.train), world.size))
     else:
         asked = job.recipe
         job = dataclasses.replace(job, recipe=with_batch_for(asked, len(data.train), world.size))
@@ -167,6 +171,7 @@ def _train(
         trainer.resume()
         if folder is not None:
             notes.append(_lengthened(job, folder, trainer))
+            notes.append(about_processes(read_info(folder.path).processes, world.size))
         if folder is not None and read_info(folder.path).broken != job.broken:
             changed = {name: info[name] for name in _OF_BROKEN}
             folder.write("run.json", {**read_json(folder.path, "run.json"), **changed})
@@ -213,7 +218,7 @@ def build(job: Job, data: DataSet, device: torch.device) -> Subject:
             "model.safetensors"
         )
     torch.manual_seed(job.recipe.seed)
-    model = _created(job, data)
+    model = created(job, data)
     if job.weights is not None:
         load_weights(model, job.weights)
     channels_last = on_cuda_unless_given(job.recipe.channels_last, device)
@@ -233,14 +238,16 @@ def _about_branches(job: Job, subject: Subject) -> list[str]:
     ]
 
 
-def _created(job: Job, data: DataSet) -> nn.Module:
-    """The model that the method trains; one of other code is drawn as that code draws it."""
-    name, options = counterpart(job.model, job.method), _options(job, data)
-    if not is_reference(name):
-        return create_model(name, kernel=job.recipe.kernel, **options)
-    model, size = create_model(name, **options), job.recipe.size or data.size
-    check_fits(model, name, shape=(data.channels, size, size), classes=len(data.classes))
-    return model
+@contextmanager
+def _in_a_sentence(data: str) -> Iterator[None]:
+    """Says of an error that it is about the data of the run that is resumed."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(
+            f"the run's own data, {data!r}, cannot be loaded from here: resume it in the folder where it was begun "
+            f"({error})"
+        ) from error
 
 
 def _given(job: Job) -> dict[str, object]:
@@ -363,7 +370,7 @@ def _write_model(job: Job, data: DataSet, trainer: Trainer, folder: RunFolder) -
         "config.json",
         {
             "model": counterpart(job.model, job.method),
-            "options": _options(job, data),
+            "options": options_of(job, data),
             **({"biases": biases} if biases else {}),  # which branches with norms leave behind, where there was none
             "classes": data.classes,
             "mean": data.mean,
@@ -387,9 +394,3 @@ def _check_data(job: Job, data: DataSet, folder: RunFolder | None) -> None:
             f"{data.name!r} holds other images than when the run in {str(folder.path)!r} was started: bring them back, "
             "or start another run"
         )
-
-
-def _options(job: Job, data: DataSet) -> dict[str, Any]:
-    named = counterpart(job.model, job.method)
-    known = offered(named, num_classes=len(data.classes), in_chans=data.channels, dropout=job.recipe.dropout)
-    return {**known, **job.options}

@@ -98,7 +98,9 @@ class Report:
     def _headline(self) -> str:
         claim, verdict = "exact" if self.exact else "inexact", "passed" if self.passed else "not passed"
         kind = f"{self.rule}, {self.route} route, {claim}, {counted(self.steps, 'step')}"
-        return f"{kind}: {verdict}, worst {self.worst:.1e} (up to {self.tolerance:.0e} is rounding)"
+        resting = sum(map(self._is_at_rest, self.differences))
+        rest = f"; {counted(resting, 'operator')} did not move, of which equality says nothing" if resting else ""
+        return f"{kind}: {verdict}, worst {self.worst:.1e} (up to {self.tolerance:.0e} is rounding){rest}"
 
     def __repr__(self) -> str:
         return f"Report({self._headline()})"
