@@ -132,7 +132,7 @@ BAD = {
     "unknown data": ("train --data mnist --scales ones --out x", "mnist"),
     "fewer images than parts of a batch": (
         "train --data fake:4,4,32 --batch-size 64 --accumulate 8 --scales ones --out x",
-        "4 training images are too few for 8 parts of a batch: lower --accumulate",
+        "4 training images cannot make 8 parts of a batch: lower --accumulate",
     ),
     "fewer epochs than were trained": ("train --resume --epochs 1 --out trained", "was trained beyond epoch 1"),
     "neither a source nor a folder": ("train --data photos --scales ones --out x", "'photos' is not a source of data"),
