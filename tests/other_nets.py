@@ -21,14 +21,15 @@ def _layer(inputs, outputs, *, stride=1, groups=1, dilation=1):
 
 
 class WithUnusedHead(nn.Module):
-    """One that is there and not called."""
+    """One that is there and not called, and logits that are kept."""
 
     def __init__(self, num_classes=4):
         super().__init__()
         self.net, self.other_head = small(num_classes), nn.Linear(16, 2)
 
     def forward(self, x):
-        return self.net(x)
+        self.last = self.net(x)
+        return self.last
 
 
 def flat(num_classes=4):

@@ -38,6 +38,19 @@ def test_a_reader_who_has_seen_enough_is_no_error(args):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_an_error_is_one_also_where_nobody_reads(monkeypatch, capfd):
+    """Of a command that has printed something, which a closed pipe never took."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = "bench train --models repopt_vgg_nano other_nets:none --methods sgd --size 16 --batch-size 4 --classes 2"
+    place = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    command = [sys.executable, "-m", "repopt", *words.split(), "--steps", "1", "--device", "cpu"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False, env=place)
+    os.close(writing)
+    assert done.returncode == 2, done.stderr
+    assert "has no 'none'" in " ".join(done.stderr.split())
+
+
 @pytest.mark.slow
 def test_verify_speaks_json():
     done = run("verify", "--steps", "3", "--json")

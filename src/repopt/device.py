@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import subprocess
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -15,6 +16,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+# of torch's compiler; about TF32 the caller has decided
+_ADVICE = "TensorFloat32 tensor cores|\\s*Online softmax is disabled|`torch._prims_common.check` is deprecated"
 
 
 def chosen_device(name: str) -> torch.device:
@@ -42,7 +46,8 @@ def takes_kernels(tensor: Tensor) -> bool:
 def arithmetic(*, tf32: bool, benchmark: bool = False) -> Iterator[None]:
     """Computes float32 in TF32 or not, by convolutions and by matrix products alike, as torch's defaults do not.
 
-    Torch's flags, which hold for the whole process, are put back at the end.
+    Torch's flags, which hold for the whole process, are put back at the end. Until then nothing is heard of what its
+    compiler advises or says of itself, in the first forward and the first backward pass.
 
     Args:
         tf32: whether.
@@ -52,7 +57,9 @@ def arithmetic(*, tf32: bool, benchmark: bool = False) -> Iterator[None]:
     try:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
         torch.backends.cudnn.benchmark |= benchmark
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", _ADVICE)
+            yield
     finally:
         for write, value in before:
             write(value)

@@ -23,7 +23,7 @@ def test_methods_are_compared_with_the_first():
 
 def test_no_steps_are_no_measurement():
     with pytest.raises(ValueError, match="steps must be at least 1, not 0"):
-        measure_training("repopt_vgg_nano", ("sgd",), RECIPE, size=32, classes=4, steps=0, device=CPU)
+        next(measure_training("repopt_vgg_nano", ("sgd",), RECIPE, size=32, classes=4, steps=0, device=CPU))
 
 
 def test_a_network_of_other_code_is_compared_with_its_real_branches(capsys):

@@ -44,6 +44,9 @@ def test_the_scales_of_a_search_model_may_have_a_learning_rate_of_their_own():
     assert (scales["lr"], scales["weight_decay"]) == (1.0, 0.0)
     assert len(others) == 2
     assert not any("lr" in group for group in others)
+    for wrong in (-1.0, float("nan"), "fast", True):
+        with pytest.raises(ValueError, match="scale_lr must be a finite number of at least 0"):
+            repopt.decay_groups(model, 0.1, scale_lr=wrong)
     with pytest.raises(ValueError, match="scale_lr is for the scales of a search model, and this model has none"):
         repopt.decay_groups(net, 0.1, scale_lr=1.0)
 

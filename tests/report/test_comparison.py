@@ -45,6 +45,12 @@ def test_runs_with_other_scales_or_a_trained_start_are_not_averaged(tmp_path):
         group_runs(map(read_run, runs))
 
 
+def test_runs_of_earlier_versions_stand_with_those_of_this_one(tmp_path):
+    """Which gives the scales of a training that has none no learning rate."""
+    runs = [write_run(tmp_path / str(lr), "sgd", seed=int(lr or 0), recipe={"scale_lr": lr}) for lr in (None, 1.0)]
+    assert labels(runs) == ["SGD"]
+
+
 def test_runs_of_one_seed_that_start_from_other_weights_are_compared(tmp_path):
     """A pretraining for each seed is one setting, on the other hand."""
     runs = [write_run(tmp_path / str(seed), seed=seed, weights=f"/runs/{seed}/model.safetensors") for seed in range(2)]

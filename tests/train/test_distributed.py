@@ -84,8 +84,9 @@ def start(args, folder, name, outs, *, second=(), cwds=(None, None), prepare=Non
     ]
 
 
-def test_two_ranks_train_a_network_with_an_unused_head(tmp_path):
-    args = ["train", *TINY, "--method", "sgd", "--model", "other_nets:WithUnusedHead", "--device", "cpu"]
+@pytest.mark.parametrize("way", [["--method", "sgd"], ["--scales", "learn", "--freeze-at", "0.5"]], ids=str)
+def test_two_ranks_train_a_network_with_an_unused_head(way, tmp_path):
+    args = ["train", *TINY, *way, "--model", "other_nets:WithUnusedHead", "--device", "cpu"]
     ranks = start(args, tmp_path, "idle", [tmp_path / "run"] * 2)
     assert [rank.wait() for rank in ranks] == [0, 0], ranks[0].said + ranks[1].said
 

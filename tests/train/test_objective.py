@@ -11,8 +11,9 @@ from torch import nn
 
 from repopt.data import load_data
 from repopt.data.augment import scaled, scaling
+from repopt.device import arithmetic
 from repopt.models import create_model
-from repopt.train.compiling import compiled, pad_few_channels_, without_advice
+from repopt.train.compiling import compiled, pad_few_channels_
 from repopt.train.methods import METHODS
 from repopt.train.objective import Objective
 from repopt.train.recipe import demo
@@ -103,7 +104,7 @@ def test_on_a_gpu_the_compiled_loss_is_the_loss():
     found = []
     for called in (objective, compiled(objective, tuned=True)):
         net.zero_grad()
-        with without_advice():
+        with arithmetic(tf32=False):
             with torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False):
                 loss, _ = called(pixels, labels)
             loss.backward()

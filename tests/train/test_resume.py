@@ -240,7 +240,7 @@ def test_a_run_that_is_resumed_elsewhere_says_whose_data_is_missing(tmp_path, mo
     train_run(job, "run", device="cpu", quiet=True)
     monkeypatch.chdir(tmp_path / "run")
     with pytest.raises(
-        ValueError, match="the run's own data, 'pets', cannot be loaded from here: resume it in the fol"
+        ValueError, match="the run's own data, 'pets', is not here: resume it in the folder that it was begun in"
     ):
         train_run(job, tmp_path / "run", resume=True, epochs=2, device="cpu", quiet=True)
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from repopt.device import arithmetic
-from repopt.train.compiling import compiled, without_advice
+from repopt.train.compiling import compiled
 from repopt.train.recipe import Precision
 
 _WARM = 3  # calls before the clock starts: compilation, and the choice of kernels
@@ -50,7 +50,7 @@ def inference_speed(
     images = torch.randn(batch_size, channels, size, size, device=device, dtype=dtype).to(memory_format=layout)
     torch.compiler.reset()
     called: Callable[[torch.Tensor], object] = compiled(model, tuned=False) if cuda else model
-    with arithmetic(tf32=precision != "fp32", benchmark=True), without_advice(), torch.inference_mode():
+    with arithmetic(tf32=precision != "fp32", benchmark=True), torch.inference_mode():
         for _ in range(_WARM):
             called(images)
         if cuda:

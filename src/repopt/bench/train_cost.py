@@ -6,7 +6,7 @@ after compilation and capture.
 
 import gc
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 
 from repopt.data import DataSet, load_data
 from repopt.train.branch_choice import BranchChoice
+from repopt.train.job_model import check_options
 from repopt.train.loop import Trainer
 from repopt.train.methods import Method, plans_branches
 from repopt.train.recipe import Recipe
@@ -56,7 +57,7 @@ def measure_training(
     device: torch.device,
     options: Mapping[str, Any] | None = None,
     branches: BranchChoice | None = None,
-) -> list[TrainCost]:
+) -> Iterator[TrainCost]:
     """Times the training of a model by several methods, one after the other.
 
     Args:
@@ -73,7 +74,7 @@ def measure_training(
     if steps < 1:
         raise ValueError(f"steps must be at least 1, not {steps}")
     data = load_data(f"fake:{max(classes, recipe.batch_size * 2)},{classes},{size}")
-    costs: list[TrainCost] = []
+    first: float | None = None
     for method in methods:
         planned = branches if plans_branches(model, method) else None
         job = Job(
@@ -85,8 +86,9 @@ def measure_training(
             options=dict(options or {}),
             branches=planned,
         )
-        costs.append(_measured(job, data, steps, device, costs[0].images_per_second if costs else None))
-    return costs
+        cost = _measured(job, data, steps, device, first)
+        first = first or cost.images_per_second
+        yield cost
 
 
 def _measured(job: Job, data: DataSet, steps: int, device: torch.device, first: float | None) -> TrainCost:
@@ -96,6 +98,7 @@ def _measured(job: Job, data: DataSet, steps: int, device: torch.device, first: 
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
+    check_options(job, data)
     trainer = Trainer(build(job, data, device), data, job.recipe, None, device=device)
     start = time.perf_counter()
     take_steps(trainer, _WARM)

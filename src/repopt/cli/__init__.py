@@ -134,13 +134,22 @@ def _piped(command: Callable[[], int]) -> int:
     """The exit code of a command, all of whose output is written; 0 if its reader, such as `head`, had seen enough."""
     code = 0
     try:
-        try:
-            code = command()
-        finally:
-            sys.stdout.flush()
+        code = command()
+        sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave_pipe()
+    except BaseException:  # which matters more than that nobody reads
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _leave_pipe()
+        raise
     return code
+
+
+def _leave_pipe() -> None:
+    """Writes nothing more to where nobody reads."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _with_flowing_help(command: Command) -> Command:

@@ -1,6 +1,7 @@
 """`repopt bench`: what repopt costs, and what it saves, as ratios in one run."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -85,7 +86,7 @@ def bench_train(
     models: tuple[str, ...] = ("repopt_vgg_b1",),
     model_args: tuple[str, ...] = (),
     branches: str | None = None,
-    methods: tuple[Method, ...] = (),
+    methods: tuple[Method, ...] | None = None,
     batch_size: int = 256,
     size: int = 224,
     classes: int = 1000,
@@ -108,7 +109,8 @@ def bench_train(
         model_args: arguments of each model, as key=value: numbers, true, false or text.
         branches: of the imagined blocks: repvgg, acnet or a .toml file; those that the model declares unless given, and
             else repvgg.
-        methods: the first is what the others are compared with; repopt and real branches unless given.
+        methods: the first is what the others are compared with; repopt and repvgg unless given, for a
+            network of other code repopt and branches.
         batch_size: images per step.
         size: side of the images.
         classes: how many.
@@ -120,7 +122,7 @@ def bench_train(
         out: a CSV file to append the figures to.
         json: print JSON instead of a table.
     """
-    _check_given(out, models=models)
+    _check_given(out, models=models, methods=("",) if methods is None else methods)
     chosen = chosen_device(device)
     precision = precision or usual_precision(chosen)
     recipe = Recipe(batch_size=batch_size, precision=precision, seed=seed, flip=False, tune=tune)
@@ -143,10 +145,13 @@ def bench_train(
                 options=model_options(model_args),
                 branches=read_choice(branches),
             )
-            records += [{**asdict(cost), **setting} for cost in costs]
-    finally:
-        if records:
+            for cost in costs:
+                records.append({**asdict(cost), **setting})
+    except Exception:
+        with suppress(BrokenPipeError):
             _give(records, _print_train_table, out=out, json=json)
+        raise
+    _give(records, _print_train_table, out=out, json=json)
     return 0
 
 
@@ -221,7 +226,9 @@ def _give(
     out: Path | None,
     json: bool,
 ) -> None:
-    """Appends the figures to a CSV file where one is given, and prints them."""
+    """Appends the figures, if there are any, to a CSV file where one is given, and prints them."""
+    if not records:
+        return
     try:
         if out is not None:
             append_csv(out, records)

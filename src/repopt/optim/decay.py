@@ -32,8 +32,10 @@ def decay_groups(
         >>> optimizer = torch.optim.SGD(decay_groups(model, 4e-5), lr=0.1, momentum=0.9)
     """
     check_model(model, "decay_groups")
-    if not isinstance(weight_decay, int | float) or not 0 <= weight_decay < math.inf:
+    if not _is_at_least_0(weight_decay):
         raise ValueError(f"weight_decay must be a finite number of at least 0, not {weight_decay!r}")
+    if not isinstance(scale_lr, Tensor | None) and not _is_at_least_0(scale_lr):
+        raise ValueError(f"scale_lr must be a finite number of at least 0, not {scale_lr!r}")
     scales = set() if scale_lr is None else _scales(model)
     decayed: dict[str, Any] = {"params": [], "weight_decay": weight_decay}
     rest: dict[str, Any] = {"params": [], "weight_decay": 0.0}
@@ -43,6 +45,10 @@ def decay_groups(
             decays = identity if _IDENTITY.search(name) else param.ndim > 1
             (apart if param in scales else decayed if decays else rest)["params"].append(param)
     return [group for group in (decayed, rest, apart) if group["params"]]
+
+
+def _is_at_least_0(number: object) -> bool:
+    return isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number < math.inf
 
 
 def _scales(search: nn.Module) -> set[Tensor]:

@@ -12,9 +12,6 @@ Weights are inputs of what torch compiles. So a process that trains several seed
 modules, shapes and precision. torch looks up what it compiled by the backend, so that is the same object each time.
 """
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -25,8 +22,6 @@ from torch.fx import GraphModule, Node
 
 CHANNELS = 8  # of bf16 and fp16, 16 bytes
 _MODELS = 64  # that one process may compile; torch's own limit is 8, after which it goes on without compiling
-# what torch's compiler says of itself, and TF32, which the recipe's precision decides about
-_ADVICE = "TensorFloat32 tensor cores|\\s*Online softmax is disabled|`torch._prims_common.check` is deprecated"
 
 
 def compiled(module: nn.Module, *, tuned: bool) -> nn.Module:
@@ -36,14 +31,6 @@ def compiled(module: nn.Module, *, tuned: bool) -> nn.Module:
     config.cache_size_limit = max(config.cache_size_limit, _MODELS)  # `recompile_limit` from torch 2.7 on
     result: Any = torch.compile(module, dynamic=False, backend=_BACKENDS[tuned])
     return result  # type: ignore[no-any-return]
-
-
-@contextmanager
-def without_advice() -> Iterator[None]:
-    """For the first forward and the first backward call, each of which compiles its half."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", _ADVICE)
-        yield
 
 
 def _inductor(graph: GraphModule, inputs: list[Any], *, tuned: bool) -> Any:

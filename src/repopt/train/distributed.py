@@ -44,23 +44,30 @@ class World:
             dist.all_reduce(values)
         return values
 
-    def wrap(
-        self, objective: nn.Module, device: torch.device, model: nn.Module, shape: tuple[int, int, int]
-    ) -> nn.Module:
-        """The objective, whose gradients are averaged over the ranks.
+    def wrap(self, model: nn.Module, device: torch.device, *, idle: bool) -> nn.Module:
+        """The model whose gradients are averaged over the ranks; `idle` where it has parameters without one."""
+        if self.size == 1:
+            return model
+        ids = [device.index] if device.type == "cuda" else None
+        return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True, find_unused_parameters=idle)
+
+    def has_idle_parameters(self, model: nn.Module, size: int, channels: int) -> bool:
+        """Whether some parameter takes no part in the logits, as that of an unused head; a copy of the model is asked.
 
         Args:
-            objective: what is trained.
-            device: of this rank.
-            model: the network in it.
-            shape: of an image.
+            model: as it was made: what it has computed since might not be copied.
+            size: side of an image.
+            channels: of an image.
         """
         if self.size == 1:
-            return objective
-        ids, idle = [device.index] if device.type == "cuda" else None, _has_idle_parameters(model, shape, device)
-        return DistributedDataParallel(
-            objective, device_ids=ids, gradient_as_bucket_view=True, find_unused_parameters=idle
-        )
+            return False
+        asked = copy.deepcopy(model).train()
+        params = [param for param in asked.parameters() if param.requires_grad]
+        images = params[0].new_zeros(2, channels, size, size)
+        with torch.random.fork_rng([images.device] if images.is_cuda else []):  # dropout draws
+            logits = asked(images)
+        grads = torch.autograd.grad(logits.sum(), params, allow_unused=True)
+        return self.shared(lambda: any(grad is None for grad in grads))
 
     def share_buffers(self, model: nn.Module) -> None:
         """Gives every rank the first one's buffers: each rank's running statistics are of its own images."""
@@ -158,12 +165,3 @@ def joined(device: str) -> Iterator[tuple[World, torch.device]]:
 def _is_about_a_rank(error: RuntimeError) -> bool:
     """Whether a collective failed: gloo raises a plain RuntimeError, whose message begins with its source file."""
     return isinstance(error, dist.DistError) or "gloo" in str(error).partition("]")[0]
-
-
-def _has_idle_parameters(model: nn.Module, shape: tuple[int, int, int], device: torch.device) -> bool:
-    """Whether some parameter takes no part in the logits, as that of an unused head; a copy of the model is asked."""
-    asked = copy.deepcopy(model).train()
-    params = [param for param in asked.parameters() if param.requires_grad]
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):  # dropout draws
-        logits = asked(torch.zeros(2, *shape, device=device, dtype=params[0].dtype))
-    return any(grad is None for grad in torch.autograd.grad(logits.sum(), params, allow_unused=True))

@@ -19,7 +19,6 @@ def created(job: "Job", data: DataSet) -> nn.Module:
     """The model that the method trains; one of other code is drawn as that code draws it."""
     name, options = counterpart(job.model, job.method), options_of(job, data)
     if not is_reference(name):
-        _check_options(job, data)
         return create_model(name, kernel=job.recipe.kernel, **options)
     model, size = create_model(name, **options), job.recipe.size or data.size
     for side in dict.fromkeys((size, job.recipe.eval_size or size)):
@@ -27,8 +26,10 @@ def created(job: "Job", data: DataSet) -> nn.Module:
     return model
 
 
-def _check_options(job: "Job", data: DataSet) -> None:
+def check_options(job: "Job", data: DataSet) -> None:
     """Raises for options of one of repopt's own models that the data, the recipe or a backbone decides about."""
+    if is_reference(job.model):
+        return
     for option, known in {"num_classes": len(data.classes), "in_chans": data.channels}.items():
         given = job.options.get(option, known)
         if given != known:

@@ -20,7 +20,7 @@ from repopt.data import DataSet, EvalBatches, TrainBatches
 from repopt.device import arithmetic
 from repopt.train.best_weights import BestWeights
 from repopt.train.checkpoint import Position, random_state, set_random_state
-from repopt.train.compiling import compiled, without_advice
+from repopt.train.compiling import compiled
 from repopt.train.distributed import World
 from repopt.train.methods import Subject, clip_, frozen, make_optimizer, scale_means, searched_scales, settled
 from repopt.train.objective import Objective
@@ -72,6 +72,7 @@ class Trainer:
         self._write_scalars = scalar_writer(None if folder is None else folder.path)
         with self.clock.measure("data"):
             self.batches, self.evaluation = self._make_batches(data)
+        self._idle = self.world.has_idle_parameters(subject.model, self.execution.size, data.channels)
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         self.optimizer = self._make_optimizer()
@@ -105,9 +106,8 @@ class Trainer:
             label_smoothing=self.recipe.label_smoothing,
             channels_last=self.execution.channels_last,
         )
-        shape = (self.batches.scaling[0].numel(), self.execution.size, self.execution.size)
         return TrainStep(
-            self.world.wrap(self._compiled(objective), self.device, subject.model, shape),
+            self.world.wrap(self._compiled(objective), self.device, idle=self._idle),
             self.optimizer,
             lambda: clip_(subject, clip),  # without self: a cycle would hold the model's memory
             self.recipe,
@@ -184,7 +184,7 @@ class Trainer:
             quiet=self._quiet or not self.world.is_first,
         )
         record: dict[str, Any] = {}
-        with self.arithmetic(), without_advice(), stop, progress:
+        with self.arithmetic(), stop, progress:
             while self.position.epoch < self.recipe.epochs:
                 record = self._epoch(stop, progress)
                 progress.epoch(record)

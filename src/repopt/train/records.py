@@ -218,7 +218,8 @@ def read_run(folder: str | Path) -> RunRecord:
     epochs = {record.epoch: record for record in read_lines_as(folder / "metrics.jsonl", EpochRecord)}
     if summary is not None:
         check_epochs(folder, epochs, summary.epochs)
-    info, recipe = read_info(folder), read_json(folder, "recipe.json")
+    info = read_info(folder)
+    recipe = _as_today(read_json(folder, "recipe.json"), info.method)
     if summary is not None and summary.epochs < recipe.get("epochs", 0):
         summary = None  # of a run that was lengthened since, and is not finished again
     scales = {record.epoch: record.scales for record in read_lines_as(folder / "scales.jsonl", ScalesRecord)}
@@ -231,6 +232,13 @@ def read_run(folder: str | Path) -> RunRecord:
         summary=summary,
         int8=tuple(read_as(path, Int8Record) for path in sorted(folder.glob("*/quantized.json"))),
     )
+
+
+def _as_today(recipe: dict[str, Any], method: str) -> dict[str, Any]:
+    """A recipe of any version: once the scales had a learning rate of 1 in every run, also in those without scales."""
+    if method == "search" or recipe.get("freeze_at") is not None:
+        return {**recipe, "scale_lr": recipe.get("scale_lr") or 1.0}
+    return {field: value for field, value in recipe.items() if field != "scale_lr"}
 
 
 def check_epochs(folder: Path, recorded: Iterable[int], trained: int) -> None:

@@ -5,8 +5,7 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +28,7 @@ from repopt.train.best_weights import finished_model
 from repopt.train.branch_choice import BranchChoice
 from repopt.train.checkpoint import has_checkpoint, read_origin
 from repopt.train.distributed import World, joined
-from repopt.train.job_model import created, options_of
+from repopt.train.job_model import check_options, created, options_of
 from repopt.train.loop import Trainer
 from repopt.train.methods import LEARN, METHODS, Method, Subject, counterpart, make_subject, searched_scales
 from repopt.train.notes import about_batch, about_data, about_freeze, about_length, about_precision, about_processes
@@ -38,7 +37,7 @@ from repopt.train.recipe import Recipe, on_cuda_unless_given, with_batch_for
 from repopt.train.records import read_info, read_json
 from repopt.train.runs import RunFolder, run_recipe
 
-# of scales that are learned: as good as searched ones, see docs/results.md
+# of scales that are learned: after 40 epochs of mini-ImageNet as good as searched ones, see docs/results.md
 _LEARNED: Mapping[str, Any] = {"freeze_at": 0.3, "scale_lr": 10.0}
 _OF_BROKEN = ("broken", "data_digest", "data_listing", "train_images", "val_images")  # changed by `--broken skip`
 
@@ -142,18 +141,21 @@ def _train(
     clock = Clock()
     with clock.measure("data"):
         size, eval_size = job.recipe.size, job.recipe.eval_size
-        with _in_a_sentence(job.data) if resume else nullcontext():
-            data = data or load_data(job.data, size=size, limit=job.limit, broken=job.broken, eval_size=eval_size)
+        if resume:
+            _check_place(job.data)
+        data = data or load_data(job.data, size=size, limit=job.limit, broken=job.broken, eval_size=eval_size)
     notes = [*notes, *about_data(data, job.limit)]
     if resume:
         world.shared(lambda: _check_data(job, data, folder))
         if job.broken == "skip":  # which may leave fewer than a batch
-            job = dataclasses.replace(job, recipe=with_batch_for(job.recipe, len(data.train), world.size))
+            asked, job = job.recipe, _with_batch(job, data, world)
+            notes.append(about_batch(asked.batch_size, job.recipe, data))
     else:
         asked = job.recipe
-        job = dataclasses.replace(job, recipe=with_batch_for(asked, len(data.train), world.size))
+        job = _with_batch(job, data, world)
         notes += [about_batch(asked.batch_size, job.recipe, data), about_precision(job.recipe, device)]
         notes.append(about_freeze(job.recipe))
+        check_options(job, data)
     subject = build(job, data, device)
     if not resume:
         notes += _about_branches(job, subject)
@@ -238,16 +240,17 @@ def _about_branches(job: Job, subject: Subject) -> list[str]:
     ]
 
 
-@contextmanager
-def _in_a_sentence(data: str) -> Iterator[None]:
-    """Says of an error that it is about the data of the run that is resumed."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(
-            f"the run's own data, {data!r}, cannot be loaded from here: resume it in the folder where it was begun "
-            f"({error})"
-        ) from error
+def _with_batch(job: Job, data: DataSet, world: World) -> Job:
+    """The job, with a batch no larger than the data."""
+    return dataclasses.replace(job, recipe=with_batch_for(job.recipe, len(data.train), world.size))
+
+
+def _check_place(data: str) -> None:
+    """Raises for the data of a run that is resumed in another folder than the one that it was begun in."""
+    kind, _, rest = data.partition(":")
+    path = Path(rest if kind in ("folder", "cifar10", "cifar100") else data)
+    if data != "digits" and kind != "fake" and not path.is_absolute() and not path.exists():
+        raise ValueError(f"the run's own data, {data!r}, is not here: resume it in the folder that it was begun in")
 
 
 def _given(job: Job) -> dict[str, object]:

@@ -99,7 +99,7 @@ class Report:
         claim, verdict = "exact" if self.exact else "inexact", "passed" if self.passed else "not passed"
         kind = f"{self.rule}, {self.route} route, {claim}, {counted(self.steps, 'step')}"
         resting = sum(map(self._is_at_rest, self.differences))
-        rest = f"; {counted(resting, 'operator')} did not move, of which equality says nothing" if resting else ""
+        rest = f"; {counted(resting, 'operator')} did not move, which shows nothing" if resting else ""
         return f"{kind}: {verdict}, worst {self.worst:.1e} (up to {self.tolerance:.0e} is rounding){rest}"
 
     def __repr__(self) -> str:
