@@ -4,7 +4,8 @@
         --masks 'gtFine/train/*/*_labelTrainIds.png' --classes 19 --width 256
 
 trains on pairs of files, by name; a mask has one class a pixel, and 255 where none counts. Without arguments: squares,
-in seconds on a CPU. `--backbone` may be a finished run of a plain model, which keeps its weights and normalization.
+in seconds on a CPU. `--backbone` may be a finished run of a plain model: its weights stay, and images are normalized as
+they were there. Needs segmentation_models_pytorch and torchmetrics.
 """
 
 import json
@@ -28,11 +29,10 @@ def pair(image: str, mask: str) -> tuple[torch.Tensor, torch.Tensor]:
     return pixels / 255, torch.from_numpy(np.array(Image.open(mask))).long()
 
 
-def square(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    draw, mask = torch.Generator().manual_seed(seed), torch.zeros(64, 64).long()
-    image, (x, y) = torch.rand(3, 64, 64, generator=draw) / 2, torch.randint(0, 32, (2,), generator=draw).tolist()
-    image[:, y : y + 32, x : x + 32] += 0.5
-    mask[y : y + 32, x : x + 32] = 1
+def square(x: int) -> tuple[torch.Tensor, torch.Tensor]:
+    image, mask = torch.rand(3, 64, 64) / 2, torch.zeros(64, 64).long()
+    image[:, x : x + 32, x : x + 32] += 0.5
+    mask[x : x + 32, x : x + 32] = 1
     return image, mask
 
 
@@ -48,7 +48,7 @@ def main(
     found = [sorted(glob(each)) for each in (images, masks)]
     if (images or masks) and not len(found[0]) == len(found[1]) > 0:
         raise SystemExit(f"--images matches {len(found[0])} files and --masks {len(found[1])}: each image needs a mask")
-    data = [partial(pair, *each) for each in zip(*found, strict=True)] or [partial(square, seed) for seed in range(8)]
+    data = [partial(pair, *each) for each in zip(*found, strict=True)] or [partial(square, 4 * i) for i in range(8)]
     trained = Path(backbone).is_dir()
     about = json.loads(Path(backbone, "config.json").read_text()) if trained else {"model": backbone}
     mean, std = (torch.tensor(about.get(key, [0.5] * 3)).view(3, 1, 1) for key in ("mean", "std"))

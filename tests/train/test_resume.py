@@ -12,6 +12,7 @@ import torch
 import repopt
 from data.pictures import class_folders
 from made_up import small_job
+from repopt.data.datasets import is_here
 from repopt.data.folder import read_folder
 from repopt.files import UNFINISHED
 from repopt.train.checkpoint import CHECKPOINT, PREVIOUS, save_checkpoint
@@ -238,9 +239,11 @@ def test_a_run_that_is_resumed_elsewhere_says_whose_data_is_missing(tmp_path, mo
     recipe = dataclasses.replace(demo(), epochs=1, batch_size=16, size=16, workers=0, warmup_epochs=0)
     job = Job(method="sgd", model="repopt_vgg_nano", data="pets", recipe=recipe)
     train_run(job, "run", device="cpu", quiet=True)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert is_here("folder:~/pets")
     monkeypatch.chdir(tmp_path / "run")
     with pytest.raises(
-        ValueError, match="the run's own data, 'pets', is not here: resume it in the folder that it was begun in"
+        ValueError, match="the run's own data, 'pets', is not here: bring it back, or resume the run in the folder"
     ):
         train_run(job, tmp_path / "run", resume=True, epochs=2, device="cpu", quiet=True)
 

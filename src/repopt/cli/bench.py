@@ -122,7 +122,7 @@ def bench_train(
         out: a CSV file to append the figures to.
         json: print JSON instead of a table.
     """
-    _check_given(out, models=models, methods=("",) if methods is None else methods)
+    _check_given(out, models=models, methods=methods)
     chosen = chosen_device(device)
     precision = precision or usual_precision(chosen)
     recipe = Recipe(batch_size=batch_size, precision=precision, seed=seed, flip=False, tune=tune)
@@ -210,10 +210,10 @@ def bench_data(
     return 0
 
 
-def _check_given(out: Path | None, **lists: Sequence[str]) -> None:
+def _check_given(out: Path | None, **lists: Sequence[str] | None) -> None:
     """Raises, before anything is measured, for an empty list or a folder in place of a file."""
     for name, given in lists.items():
-        if not given:
+        if given is not None and not given:
             raise ValueError(f"--{name} names nothing: give at least one")
     if out is not None and out.is_dir():
         raise ValueError(f"{str(out)!r} is a folder: give --out a CSV file")

@@ -155,6 +155,12 @@ def is_same_folder(one: str, other: str) -> bool:
     return kind == other_kind == "folder" and there == also
 
 
+def is_here(source: str) -> bool:
+    """Whether the file or folder that a source names is there, as seen from the working directory; noise always is."""
+    kind, rest = kind_of(source)
+    return kind in ("digits", "fake") or (kind in _SOURCES and Path(rest).expanduser().exists())
+
+
 def known_kind(source: str) -> tuple[str, str]:
     """As `kind_of`; raises if there is no such kind of data, and no such folder."""
     kind, rest = kind_of(source)

@@ -224,7 +224,10 @@ _Tensors = tuple[Tensor, ...] | list[Tensor]
 
 
 def moving_average(model: nn.Module, decay: float) -> AveragedModel | None:
-    """The moving average of a model's weights and buffers; whole numbers, such as indices, are the model's."""
+    """The moving average of a model's weights and buffers; None for a decay of 0.
+
+    Whole numbers, such as indices, are the model's own.
+    """
     averaged = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
 
     def average(own: _Tensors, new: _Tensors, count: Tensor | int) -> None:  # all of one type

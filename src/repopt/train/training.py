@@ -14,6 +14,7 @@ import torch
 
 import repopt
 from repopt.data import DataSet, load_data
+from repopt.data.datasets import is_here
 from repopt.device import commit, environment
 from repopt.files import write_sealed
 from repopt.models import list_models
@@ -141,8 +142,11 @@ def _train(
     clock = Clock()
     with clock.measure("data"):
         size, eval_size = job.recipe.size, job.recipe.eval_size
-        if resume:
-            _check_place(job.data)
+        if resume and data is None and not is_here(job.data):
+            raise ValueError(
+                f"the run's own data, {job.data!r}, is not here: bring it back, or resume the run in the folder where "
+                "it was begun"
+            )
         data = data or load_data(job.data, size=size, limit=job.limit, broken=job.broken, eval_size=eval_size)
     notes = [*notes, *about_data(data, job.limit)]
     if resume:
@@ -243,14 +247,6 @@ def _about_branches(job: Job, subject: Subject) -> list[str]:
 def _with_batch(job: Job, data: DataSet, world: World) -> Job:
     """The job, with a batch no larger than the data."""
     return dataclasses.replace(job, recipe=with_batch_for(job.recipe, len(data.train), world.size))
-
-
-def _check_place(data: str) -> None:
-    """Raises for the data of a run that is resumed in another folder than the one that it was begun in."""
-    kind, _, rest = data.partition(":")
-    path = Path(rest if kind in ("folder", "cifar10", "cifar100") else data)
-    if data != "digits" and kind != "fake" and not path.is_absolute() and not path.exists():
-        raise ValueError(f"the run's own data, {data!r}, is not here: resume it in the folder that it was begun in")
 
 
 def _given(job: Job) -> dict[str, object]:
