@@ -41,13 +41,14 @@ def stage_means(scales: Scales, _: str = "") -> Scales:
     return Scales(found, scales.metadata)
 
 
-def _learned(share: float, *, scale_lr: float = 1.0, **fields: Any) -> dict[str, Any]:
+def _learned(share: float = 0.3, *, scale_lr: float = 10.0, **fields: Any) -> dict[str, Any]:
+    """Scales that are learned on the way, as `--scales learn` does it by default."""
     return {"scales": "learn", "fields": {"freeze_at": share, "scale_lr": scale_lr, **fields}}
 
 
-_learned_faster = partial(_learned, 0.3, scale_lr=10.0)  # as `--scales learn` does by default
+_learned_slowly = partial(_learned, scale_lr=1.0)
 _ALONE = {"rules": "initialization"}
-FASTER = "RepOpt, one run, faster"
+ONE, TENTH = "RepOpt, one run", "RepOpt, one run, frozen at 10%"
 _WAYS: _Ways = {
     "plain SGD": {"method": "sgd", "fields": {"kernel": "paper"}},  # He's init, which is better for it
     "Dirac": {"method": "dirac"},
@@ -55,18 +56,16 @@ _WAYS: _Ways = {
     "RepOpt, searched": {"scales": "searched"},
     "RepOpt, stage means": {"scales": "searched", "change": stage_means},
     "RepOpt, depth": {"scales": "depth"},
-    "RepOpt, one run": _learned(0.1),
-    FASTER: _learned_faster(),
+    ONE: _learned(),
+    TENTH: _learned_slowly(0.1),
     "RepVGG": {"method": "repvgg"},
     "QARepVGG": {"method": "qarepvgg"},
 }
-ONE_RUN_FASTER = "frozen at 30%, scales ten times as fast"
-_ONE_RUN: _Ways = {
-    "frozen at 30%": _learned(0.3),
-    "never frozen": _learned(1.0),
-    "frozen at 10%, scales ten times as fast": _learned(0.1, scale_lr=10.0),
-    ONE_RUN_FASTER: _learned_faster(),
-    "never frozen, scales ten times as fast": _learned(1.0, scale_lr=10.0),
+_ONE_RUN: _Ways = {  # other than those
+    "frozen at 30%": _learned_slowly(0.3),
+    "never frozen": _learned_slowly(1.0),
+    "frozen at 10%, scales ten times as fast": _learned(0.1),
+    "never frozen, scales ten times as fast": _learned(1.0),
 }
 
 
@@ -90,12 +89,10 @@ _FAST: _Ways = {
     "RepOpt, searched": {"scales": "searched"},
     "RepOpt, mean over channels": {"scales": "mean"},
     "RepOpt, stage means": {"scales": "searched", "change": stage_means},
-    "RepOpt, one run, never frozen": _learned(1.0),
-    "RepOpt, one run, frozen at 30%": _learned(0.3),
-    "RepOpt, one run, frozen at 10%": _learned(0.1),
+    **{name: _WAYS[name] for name in (ONE, TENTH)},
     **{
         f"RepOpt, one run, {name}": _ONE_RUN[name]
-        for name in ("never frozen, scales ten times as fast", ONE_RUN_FASTER)
+        for name in ("frozen at 30%", "never frozen", "never frozen, scales ten times as fast")
     },
     "RepVGG": {"method": "repvgg"},
     "multipliers alone": {"scales": "searched", "fields": {"rules": "iteration"}},
@@ -134,12 +131,12 @@ _CELLS = [
     *product(("b0",), ("10%", "50%"), (5, 15, 40)),
     ("b0", "10%", 120),
 ]
-COMPARED = ("plain SGD", "Dirac", "RepOpt, searched", "RepOpt, one run", FASTER, "RepVGG")
-_FEWER = [*product(("a0",), ("100%",), (15, 40))]  # another model, for a few of the ways
+_FEW = ("plain SGD", "Dirac", "RepOpt, searched", ONE, TENTH, "RepVGG")
+_OF_FEW = [*product(("a0",), ("100%",), (15, 40))]  # another model, for a few of the ways
 # the longest, for these ways at the learning rate that was best at 40 epochs on all data; Dirac's two best are level
-_LONGEST = {"plain SGD": 0.1, "Dirac": 0.1, "RepOpt, searched": 0.2, "RepOpt, one run": 0.1, FASTER: 0.2, "RepVGG": 0.2}
-_IN_ONE_RUN = [*product((FASTER,), product(("b0",), ("100%",), (15, 40, 120)))]  # the table, which has these cells
+_LONGEST = {"plain SGD": 0.1, "Dirac": 0.1, "RepOpt, searched": 0.2, ONE: 0.2, TENTH: 0.1, "RepVGG": 0.2}
 _BASELINES = {name: _WAYS[name] for name in ("plain SGD", "Dirac")}  # best at the lowest of the rates above
+_LOWERED = {15: {name: way for name, way in _WAYS.items() if name != ONE}, 40: _BASELINES}  # {epochs: ways}
 
 WHERE = Table(
     title="Where does it pay?",
@@ -147,25 +144,23 @@ WHERE = Table(
     trainings=[
         *(
             training
-            for cell in [*_CELLS, *_FEWER]
+            for cell in [*_CELLS, *_OF_FEW]
             for size, share, epochs in [cell]
             for training in _trainings(
-                {
-                    name: way
-                    for name, way in _WAYS.items()
-                    if (cell in _CELLS or name in COMPARED) and (name, cell) not in _IN_ONE_RUN
-                },
+                _WAYS if cell in _CELLS else {name: _WAYS[name] for name in _FEW},
                 _mini64(epochs, size, _SHARES[share]),
-                (*_RATES, _LOWER) if cell == _CELLS[0] else _RATES,
                 share=share,
                 epochs=epochs,
             )
         ),
-        *_trainings(_BASELINES, _mini64(40), (_LOWER,), share="100%", epochs=40),
+        *(
+            training
+            for epochs, ways in _LOWERED.items()
+            for training in _trainings(ways, _mini64(epochs), (_LOWER,), share="100%", epochs=epochs)
+        ),
         *(
             training
             for share, (name, rate) in product(("50%", "100%"), _LONGEST.items())
-            if (name, ("b0", share, 120)) not in _IN_ONE_RUN
             for training in _trainings(
                 {name: _WAYS[name]}, _mini64(120, limit=_SHARES[share]), (rate,), share=share, epochs=120
             )
@@ -183,13 +178,10 @@ WHERE = Table(
 ONE_RUN = Table(
     title="One run: scales learned on the way",
     keys=("model", "epochs", "way", "rate", "seed"),
-    trainings=[
-        *(training for epochs in (15, 40) for training in _trainings(_ONE_RUN, _mini64(epochs), epochs=epochs)),
-        *_trainings({ONE_RUN_FASTER: _ONE_RUN[ONE_RUN_FASTER]}, _mini64(120), (0.2,), epochs=120),  # its rate at 40
-    ],
+    trainings=[training for epochs in (15, 40) for training in _trainings(_ONE_RUN, _mini64(epochs), epochs=epochs)],
     by=("epochs", "way"),
     **_CHOSEN,
-    order={"epochs": ("15", "40", "120"), "way": list(_ONE_RUN)},
+    order={"epochs": ("15", "40"), "way": list(_ONE_RUN)},
     columns=["epochs", text("way", "scales"), *_ACCURACY],
 )
 
@@ -200,7 +192,7 @@ BEST = Table(
         training
         for data in ("cifar100", "imagenette")
         for training in _trainings(
-            {name: _WAYS[name] for name in COMPARED},
+            {name: _WAYS[name] for name in _FEW},
             {"model": "b0", "data": data},
             _RATES if data == "imagenette" else (*_RATES, _LOWER, _LOWER / 2),  # 0.1 was best but for RepVGG
             data=data,
@@ -208,7 +200,7 @@ BEST = Table(
     ],
     by=("data", "way"),
     **_CHOSEN,
-    order={"way": COMPARED},
+    order={"way": _FEW},
     columns=["data", text("way", "trained by"), *_ACCURACY, minus("RepVGG"), minus("Dirac")],
 )
 
@@ -248,7 +240,7 @@ DECAY_CPU = Table(
     keys=("way", "model", "weight_decay", "rate", "seed"),
     trainings=[
         *_trainings(
-            {name: _WAYS[name] for name in (*_DECAYED, "RepOpt, depth")},
+            {name: _WAYS[name] for name in (*_DECAYED, "RepOpt, depth", ONE)},
             {**ON_CPU, "fields": {"weight_decay": 0.01}},
             (0.003, 0.01, 0.03, 0.1),
             weight_decay=0.01,
@@ -285,8 +277,8 @@ ADAMW_CPU = Table(
         *_trainings(
             {
                 **_ADAMW_WAYS,
-                "RepOpt-AdamW, one run": _learned(0.1, **_ADAMW),
-                f"RepOpt-AdamW, one run, {ONE_RUN_FASTER}": _learned_faster(**_ADAMW),
+                "RepOpt-AdamW, one run": _learned(**_ADAMW),
+                "RepOpt-AdamW, one run, frozen at 10%": _learned_slowly(0.1, **_ADAMW),
             },
             ON_CPU,
             (3e-4, 1e-3, 3e-3, 1e-2),

@@ -8,28 +8,26 @@ from paper import evidence
 from paper.view import Record, matching, minus, read_rows
 
 _CELL = {"model": "repopt_vgg_b0", "share": "100%"}  # of all rows of `one_run`
-_TENTH = "frozen at 10%"  # as `one_run` would call the map's one run
+_TEN = "scales ten times as fast"
+_LEARNED = {evidence.TENTH: "frozen at 10%", evidence.ONE: f"frozen at 30%, {_TEN}"}
+_FROZEN = ("frozen at 10%", "frozen at 30%", "never frozen")
 _BESIDE = ("RepOpt, depth", "RepOpt, searched", "RepVGG")
-_EPOCHS = evidence.ONE_RUN.order["epochs"]
-
-
-def on_the_map(results: Path) -> Iterator[Record]:
-    """The rows of `where`, and those of `one_run` that are learned by default."""
-    yield from read_rows(results / "where.csv")
-    for row in matching(read_rows(results / "one_run.csv"), way=evidence.ONE_RUN_FASTER):
-        yield {**row, **_CELL, "way": evidence.FASTER}
+_ORDER = {
+    "epochs": ("15", "40", "120"),
+    "way": (*_FROZEN, *(f"{frozen}, {_TEN}" for frozen in _FROZEN), *_BESIDE),
+}
 
 
 def in_one_run(results: Path) -> Iterator[Record]:
-    """The rows of `one_run`, and those of `where` that they are compared with."""
+    """The rows of `one_run`, and those of `where` that belong with them."""
     yield from read_rows(results / "one_run.csv")
-    mapped = matching(read_rows(results / "where.csv"), **_CELL, epochs=_EPOCHS)
-    yield from ({**row, "way": _TENTH} for row in matching(mapped, way="RepOpt, one run"))
-    yield from matching(mapped, way=_BESIDE)
+    mapped = matching(read_rows(results / "where.csv"), **_CELL, epochs=_ORDER["epochs"])
+    for row in matching(mapped, way=(*_LEARNED, *_BESIDE)):
+        yield {**row, "way": _LEARNED.get(row["way"], row["way"])}
 
 
 IN_ONE_RUN = replace(
     evidence.ONE_RUN,
-    order={"epochs": _EPOCHS, "way": (_TENTH, *evidence.ONE_RUN.order["way"], *_BESIDE)},
+    order=_ORDER,
     columns=[*evidence.ONE_RUN.columns, minus("RepOpt, searched"), minus("RepVGG")],
 )

@@ -124,7 +124,7 @@ VIEWS: Mapping[str, View] = {
         order={column: texts for column, texts in evidence.WHERE.order.items() if column != "way"},
         columns=[
             *(text("share", "of the data"), "epochs"),
-            *map(_by_way, evidence.COMPARED),
+            *map(_by_way, ("plain SGD", "Dirac", "RepOpt, searched", evidence.ONE, "RepVGG")),
             _by_way("RepOpt, searched", "train_accuracy", "RepOpt on training images", "{:.0f}"),
         ],
     ),

@@ -165,8 +165,6 @@ _MADE: Mapping[str, tuple[Callable[[Path], Iterator[Record]], View]] = {
     "settings": (_settings, View(columns=("table", "rows", "missing", *_SETTINGS))),
     "ranks": (_ranks, View(columns=_RANKS)),
     "one_run": (learned.in_one_run, learned.IN_ONE_RUN),
-    "where": (learned.on_the_map, table_named("where")),
-    **{name: (learned.on_the_map, measured.VIEWS[name]) for name in ("ways", "map")},
     "compare": (compared.rows, compared.VIEW),
 }
 
@@ -194,8 +192,8 @@ def _figures(results: Path) -> Iterator[tuple[str, str]]:
         yield "compare-imagenette", front_figures.compared(study)
     if found := read_rows(results / "figureE.csv"):
         yield from ((f"figureE-{kind}", svg) for kind, svg in drawings(found).items())
-    if mapped := [*learned.on_the_map(results)]:
-        yield from ((f"worth-{kind}", svg) for kind, svg in worth_figures.drawings(mapped).items())
+    if found := read_rows(results / "where.csv"):
+        yield from ((f"worth-{kind}", svg) for kind, svg in worth_figures.drawings(found).items())
     if found := read_rows(results / "int8_mini.csv"):
         yield "int8", front_figures.int8_bars(found, table_named("int8_mini").order["way"])
         if study:

@@ -3,19 +3,19 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from paper.evidence import WHERE
+from paper.evidence import ONE, WHERE
 from paper.view import Gap, Record, difference, groups, matching, mean, mean_and_error
-from repopt.report.figures import GRID, INK, MARKERS, SERIES, key, new_figure, to_svg
+from repopt.report.figures import GRID, INK, MARKERS, MUTED, SERIES, key, new_figure, new_panels, to_svg
 
 _SHOWN = {"model": "repopt_vgg_b0", "share": "100%", "epochs": "15"}
-_OURS, _OTHERS = "RepOpt, searched", ("plain SGD", "Dirac", "RepVGG")
+_OURS, _OTHERS = ("RepOpt, searched", ONE), ("plain SGD", "Dirac", "RepVGG")
 
 
 def drawings(rows: Sequence[Record]) -> dict[str, str]:
     """{name of a file: figure}."""
     lines = {way: _shown(matching(rows, **_SHOWN, way=way)) for way in WHERE.order["way"]}
     found = {way: mean_and_error(line) for way, line in lines.items() if line}
-    return {"ways": _accuracies(found), "where": _gains([*_cells(rows)])}
+    return {"ways": _accuracies(found), "where": _gains({ours: [*_cells(rows, ours)] for ours in _OURS})}
 
 
 def _shown(rows: Sequence[Record]) -> Sequence[Record]:
@@ -23,14 +23,14 @@ def _shown(rows: Sequence[Record]) -> Sequence[Record]:
     return WHERE.at_best(rows) if rows else []
 
 
-def _cells(rows: Sequence[Record]) -> Iterator[tuple[float, Mapping[str, Gap]]]:
+def _cells(rows: Sequence[Record], ours: str) -> Iterator[tuple[float, Mapping[str, Gap]]]:
     """For each model, share of the data and length: accuracy on training images, and what ours has more than others."""
     for cell in groups(rows, "model", "share", "epochs").values():
-        lines = {way: _shown(matching(cell, way=way)) for way in (_OURS, *_OTHERS)}
-        gaps = {way: difference(lines[_OURS], lines[way]) for way in _OTHERS}
+        lines = {way: _shown(matching(cell, way=way)) for way in (ours, *_OTHERS)}
+        gaps = {way: difference(lines[ours], lines[way]) for way in _OTHERS}
         known = {way: gap for way, gap in gaps.items() if gap is not None and gap.error is not None}
         if known:
-            yield mean(lines[_OURS], "train_accuracy"), known
+            yield mean(lines[ours], "train_accuracy"), known
 
 
 def _accuracies(found: Mapping[str, tuple[float, float]]) -> str:
@@ -57,18 +57,18 @@ def _accuracies(found: Mapping[str, tuple[float, float]]) -> str:
     return to_svg(figure, "Accuracy of RepOpt-VGG-B0 on mini-ImageNet after 15 epochs, by the way it is trained")
 
 
-def _gains(cells: Sequence[tuple[float, Mapping[str, Gap]]]) -> str:
-    """What RepOpt has more than others, over its accuracy on training images, with standard errors."""
-    figure, axes = new_figure(width=560, height=340)
-    axes.axhline(0, color=INK, linewidth=1)
-    for series, way in enumerate(_OTHERS):
-        for trained, gaps in cells:
-            if way in gaps:
-                gap = gaps[way]
-                look: dict[str, Any] = {"marker": MARKERS[series][0], "color": SERIES[series]}
+def _gains(found: Mapping[str, Sequence[tuple[float, Mapping[str, Gap]]]]) -> str:
+    """What RepOpt has more than others, over its accuracy on training images; a panel for each way to its scales."""
+    figure, panels = new_panels(len(found), 1, width=560, height=250, sharex=True, sharey=True)
+    for (ours, cells), (axes,) in zip(found.items(), panels, strict=True):
+        axes.axhline(0, color=INK, linewidth=1)
+        for series, way in enumerate(_OTHERS):
+            look: dict[str, Any] = {"marker": MARKERS[series][0], "color": SERIES[series]}
+            for trained, gap in ((trained, gaps[way]) for trained, gaps in cells if way in gaps):
                 axes.errorbar(trained, gap.mean, yerr=gap.error, markersize=7, capsize=4, linewidth=2, **look)
+        axes.set_title(ours, loc="left", color=MUTED, fontsize=13)
+        axes.set_ylabel("points ahead")
     axes.set_xlim(0, 100)
-    axes.set_xlabel("RepOpt's accuracy on training images (%)")
-    axes.set_ylabel("points that RepOpt is ahead")
+    axes.set_xlabel("its accuracy on training images (%)")
     key(axes, [f"of {way}" for way in _OTHERS])
     return to_svg(figure, "Points that RepOpt is ahead of plain SGD, Dirac and RepVGG, over its training accuracy")

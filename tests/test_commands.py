@@ -182,20 +182,20 @@ def test_no_notes_are_printed_of_a_run_that_cannot_start(words, trouble, tmp_pat
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "others"),
     [
-        "--model other_nets:small --model-args width=4",
-        "--strides 1 2 2 1 2",
-        "--model-args strides=1,2,2,1,2",
-        "--method csla --branches repvgg",
+        ("--model other_nets:small --model-args width=4", "--scales learn may be better"),
+        ("--strides 1 2 2 1 2", "--scales learn may be better"),
+        ("--model-args strides=1,2,2,1,2", "--scales learn may be better"),
+        ("--method csla --branches repvgg", "--scales names others"),  # which cannot learn any
     ],
 )
-def test_without_scales_that_ship_the_depth_sets_them_and_a_line_says_so(words, tmp_path, capsys, monkeypatch):
+def test_without_scales_that_ship_the_depth_sets_them_and_a_line_says_so(words, others, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tiny = "train --data fake:32,4,16 --epochs 1 --warmup-epochs 0 --batch-size 32 --device cpu --out run"
     with pytest.raises(SystemExit, match="0"):
         main([*tiny.split(), *words.split()])
-    assert "follow the depth, as sqrt(2/l); --scales names others" in capsys.readouterr().out
+    assert f"follow the depth, as sqrt(2/l); {others}" in capsys.readouterr().out
     taken = Scales.load("run/scales.safetensors")
     assert {float(scale.mean()) for scales in taken.values() for scale in scales.values()} > {1.0}
 

@@ -290,7 +290,7 @@ def notes_before(job: "Job", out: Path, *, auto: bool, resume: bool, chosen: boo
         return ["the run goes on with its own settings; flags other than --epochs and --broken skip are ignored"]
     notes = [
         about_auto(job.recipe) if auto else None,
-        about_scales(job.model, job.scales) if chosen else None,
+        about_scales(job.model, job.scales, job.method) if chosen else None,
         about_warmup(job.recipe),
     ]
     return [note for note in notes if note]

@@ -31,14 +31,15 @@ def about_auto(recipe: Recipe) -> str:
     return f"the recipe auto takes {counted(recipe.epochs, 'epoch')}, batches of {recipe.batch_size}, {size}, {chosen}"
 
 
-def about_scales(model: str, scales: object) -> str | None:
+def about_scales(model: str, scales: object, method: str) -> str | None:
     """Of scales that were chosen for the user."""
     if scales is None:
         return None
     if scales == model:
         return f"the scales are those that ship for {model}"
     such = " with these strides or branches" if model in shipped() else ""
-    return f"no scales ship for {model}{such}, so they follow the depth, as sqrt(2/l); --scales names others"
+    others = "--scales learn may be better in a longer training" if method == "repopt" else "--scales names others"
+    return f"no scales ship for {model}{such}, so they follow the depth, as sqrt(2/l); {others}"
 
 
 def about_warmup(recipe: Recipe) -> str | None:
