@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product, starmap
 
 from paper import evidence, table4, table7, table8
 from paper.kernel_spread import POSITIONS
@@ -94,10 +95,22 @@ def _by_way(way: str, column: str = "val_accuracy", heading: str = "", form: str
     return Column(heading or way, cell)
 
 
+def _ahead(ours: str, other: str) -> Column:
+    """By how much one way is ahead of another in a cell of the map, each at its best learning rate."""
+
+    def cell(line: Line) -> object:
+        one, two = (evidence.WHERE.at_best(matching(line.rows, way=way)) for way in (ours, other))
+        return difference(one, two) or ""
+
+    return Column(f"{ours.removeprefix('RepOpt, ')} minus {other}", cell)
+
+
 def _kernel(position: str) -> Column:
     return Column(position, lambda line: f"{float(line[position]):.4f} ({float(line[f'{position}_at_init']):.4f})")
 
 
+_MAP_ORDER = {column: texts for column, texts in evidence.WHERE.order.items() if column != "way"}
+_OTHERS = ("plain SGD", "RepVGG", "Dirac")
 VIEWS: Mapping[str, View] = {
     "readme": View(
         csv="table4",
@@ -121,12 +134,18 @@ VIEWS: Mapping[str, View] = {
     "map": View(
         csv="where",
         by=("model", "share", "epochs"),
-        order={column: texts for column, texts in evidence.WHERE.order.items() if column != "way"},
+        order=_MAP_ORDER,
         columns=[
             *(text("share", "of the data"), "epochs"),
             *map(_by_way, ("plain SGD", "Dirac", "RepOpt, searched", evidence.ONE, "RepVGG")),
             _by_way("RepOpt, searched", "train_accuracy", "RepOpt on training images", "{:.0f}"),
         ],
+    ),
+    "ahead": View(
+        csv="where",
+        by=("model", "share", "epochs"),
+        order=_MAP_ORDER,
+        columns=["model", "epochs", *starmap(_ahead, product((evidence.ONE, "RepOpt, searched"), _OTHERS))],
     ),
     # of one task, which its columns need not name
     "dense": replace(table7.TABLE7, csv="table7", columns=table7.TABLE7.columns[1:]),
