@@ -364,7 +364,7 @@ QAT = Table(
     ),
     by=("multipliers",),
     columns=[
-        "multipliers",
+        text("multipliers", "multipliers", {"False": "without", "True": "with"}),
         SEEDS,
         text("qat_epochs", "epochs of QAT"),
         accuracy("float", "float_accuracy"),

@@ -293,6 +293,10 @@ def _as_scales(scales: ScalesLike, plan: Plan) -> Scales:
         return scales
     if isinstance(scales, str) and scales in _MADE:
         return _MADE[scales](plan)
+    if scales == "learn":
+        raise ValueError(
+            'scales="learn" is for `repopt train`: in code, train repopt.search_model(model, plan) and repopt.freeze it'
+        )
     if isinstance(scales, str | Path):
         return _of_backbone(Scales.load(scales), plan)
     if not isinstance(scales, Mapping):
