@@ -116,6 +116,7 @@ TABLE4_CPU = Table(
     trainings=[
         *_trainings(_FAST, ON_CPU, (0.03, 0.1, 0.3)),
         *_trainings(_SLOW, ON_CPU, (0.01, 0.03, 0.1, 0.3)),
+        *_trainings({"plain SGD, torch's init": {"method": "sgd"}}, ON_CPU, (0.003, 0.01, 0.03, 0.1)),
     ],
     by=("way",),
     **_CHOSEN,
@@ -224,10 +225,12 @@ DECAY = Table(
         ),
         *_trainings(_BASELINES, _mini64(40, weight_decay=4e-5), (_LOWER,), weight_decay=4e-5),
         *_trainings(_BASELINES, _mini64(40, weight_decay=1e-3), (_LOWER / 2,), weight_decay=1e-3),
+        *_trainings({ONE: _WAYS[ONE]}, _mini64(40, weight_decay=1e-3), (*_RATES, _LOWER), weight_decay=1e-3),
+        *_trainings({ONE: _WAYS[ONE]}, _mini64(40, weight_decay=5e-3), (_LOWER, _LOWER / 2), weight_decay=5e-3),
     ],
     by=("weight_decay", "way"),
     **_CHOSEN,
-    order={"way": _DECAYED},
+    order={"way": (*_DECAYED, ONE)},
     columns=[
         *(text("weight_decay", "weight decay"), text("way", "trained by"), *_ACCURACY),
         *(minus("RepVGG"), minus("initialization alone")),
