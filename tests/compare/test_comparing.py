@@ -241,3 +241,10 @@ def test_all_that_diverged_has_no_command():
     study = Study(model="mine:net", data="digits", ways=ways, recipe=demo(), rates=(0.1,), seeds=1)
     assert command_of(study, "auto", [], [way("sgd", diverged=1)]) == ""
     assert "--recipe mine.toml" in command_of(study, "mine.toml", [], [way("sgd", 80.0)])
+
+
+def test_the_command_names_the_init_of_plain_sgd():
+    ways = chosen_ways("repopt_vgg_nano", ("sgd", "dirac"))
+    study = Study(model="repopt_vgg_nano", data="digits", ways=ways, recipe=demo(), rates=(0.1,), seeds=1)
+    assert "--method sgd --kernel paper --lr" in command_of(study, "auto", [], [way("sgd", 80.0)])
+    assert "--kernel" not in command_of(study, "auto", [], [way("dirac", 80.0)])

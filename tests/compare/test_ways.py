@@ -55,3 +55,11 @@ def test_a_recipe_may_say_when_learned_scales_are_frozen():
     ways, recipe = chosen_ways("mine:net", ("sgd", "repopt:learn")), replace(demo(), freeze_at=0.3)
     study = Study(model="mine:net", data="digits", ways=ways, recipe=recipe, rates=(0.1,), seeds=1)
     assert [study.job(way, 0.1, 0).recipe.freeze_at for way in ways] == [None, 0.3]
+
+
+@pytest.mark.parametrize(("model", "plain"), [("repopt_vgg_nano", "paper"), ("mine:net", "authors")])
+def test_plain_sgd_starts_as_suits_it_best(model, plain):
+    """From He's init; a network of other code draws its own."""
+    ways = chosen_ways(model, ("sgd", "dirac", "repopt"))
+    study = Study(model=model, data="digits", ways=ways, recipe=demo(), rates=(0.1,), seeds=1)
+    assert [study.job(way, 0.1, 0).recipe.kernel for way in ways] == [plain, "authors", "authors"]

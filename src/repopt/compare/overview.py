@@ -75,7 +75,8 @@ def command_of(
 
 
 def _of_way(way: Way) -> list[str]:
-    return ["--method", way.method, *([] if way.scales is None else ["--scales", way.scales])]
+    given = {"--method": way.method, "--scales": way.scales, "--kernel": way.kernel}
+    return [word for flag, value in given.items() if value is not None for word in (flag, value)]
 
 
 def as_record(

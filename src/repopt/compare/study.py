@@ -60,7 +60,9 @@ class Study:
             method=way.method,
             model=self.model,
             data=self.data,
-            recipe=replace(self.recipe, lr=rate, seed=seed, freeze_at=freeze_at),
+            recipe=replace(
+                self.recipe, lr=rate, seed=seed, freeze_at=freeze_at, kernel=way.kernel or self.recipe.kernel
+            ),
             scales=way.scales,
             limit=self.limit,
             options=dict(self.options),

@@ -3,6 +3,7 @@
 import difflib
 from dataclasses import dataclass
 
+from repopt.algebra.csla import Convention
 from repopt.models import list_models
 from repopt.models.references import is_reference
 from repopt.plans.scales import shipped
@@ -30,11 +31,13 @@ class Way:
         name: a key of `WAYS`.
         method: of the training.
         scales: for RepOpt.
+        kernel: how kernels start, where that suits the way better than what the recipe says.
     """
 
     name: str
     method: Method
     scales: str | None = None
+    kernel: Convention | None = None
 
 
 def chosen_ways(
@@ -58,7 +61,7 @@ def chosen_ways(
             raise ValueError(f"--methods has no {name!r}: {hint}")
         if names.count(name) > 1:
             raise ValueError(f"--methods has {name!r} twice: name each once")
-    ways = tuple(_way(name, scales or default) for name in names or _fitting(model))
+    ways = tuple(_way(name, model, scales or default) for name in names or _fitting(model))
     if not is_reference(model):
         for way in ways:
             if counterpart(model, way.method) not in list_models() and model in list_models():
@@ -73,9 +76,14 @@ def shipped_scales(model: str, *, changed: bool) -> str | None:
     return model if model in shipped() and not changed else None
 
 
-def _way(name: str, scales: str) -> Way:
+def _way(name: str, model: str, scales: str) -> Way:
     method, own = WAYS[name]
-    return Way(name=name, method=method, scales=(own or scales) if method == "repopt" else None)
+    return Way(
+        name=name,
+        method=method,
+        scales=(own or scales) if method == "repopt" else None,
+        kernel="paper" if method == "sgd" and model in list_models() else None,  # or the baseline is handicapped
+    )
 
 
 def _fitting(model: str) -> tuple[str, ...]:
