@@ -358,3 +358,15 @@ def test_a_val_folder_is_taken_as_it_is(tmp_path):
     root = class_folders(tmp_path / "pets", 4, 2)
     assert load_data(str(root), size=8).held_out is None
     assert len(load_data(str(root), size=8).val) == 4
+
+
+def test_images_that_are_not_read_are_counted(tmp_path):
+    root = class_folders(tmp_path / "pets")
+    for name in ("train/cat/7.BMP", "train/cat/8.gif", "val/dog/9.bmp"):
+        (root / name).write_bytes(b"never opened")
+    (root / "train" / "cat" / "notes.txt").write_text("no image")
+    with pytest.warns(
+        UserWarning, match=r"3 images of '.*pets' are not read, since they end in \.bmp, \.gif: make them"
+    ):
+        parts = read_folder(root, size=8)
+    assert (len(parts.train), len(parts.val)) == (12, 6)

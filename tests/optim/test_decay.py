@@ -64,3 +64,9 @@ def test_frozen_parameters_and_empty_groups_are_left_out():
     (rest,) = repopt.decay_groups(net, 0.1)
     assert names_in(net, rest) == {"0.bias", "1.weight", "1.bias"}
     torch.optim.SGD([rest], lr=0.1)
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+def test_a_weight_without_a_shape_is_in_no_group():
+    with pytest.raises(ValueError, match=r"'1\.weight' has no shape yet: run one batch through the lazy module first"):
+        repopt.decay_groups(nn.Sequential(nn.Flatten(), nn.LazyLinear(4)), 0.1)

@@ -3,6 +3,7 @@ import torch
 from torch import nn
 from torch.nn.utils import prune
 from torch.nn.utils.parametrizations import weight_norm
+from torch.nn.utils.parametrize import register_parametrization
 
 import repopt
 from repopt import Conv, Identity, Linear
@@ -41,7 +42,7 @@ class Standardized(nn.Conv2d):
 
 def odd_net():
     net = nn.ModuleDict(
-        {name: nn.Conv2d(4, 4, 3, padding=1) for name in ("plain", "tied", "tied2", "pruned", "normed")}
+        {name: nn.Conv2d(4, 4, 3, padding=1) for name in ("plain", "tied", "tied2", "pruned", "normed", "biased")}
     )
     net["even"] = nn.Conv2d(4, 4, 4, 4)
     net["flat"] = nn.Conv2d(4, 4, (1, 7))
@@ -53,6 +54,7 @@ def odd_net():
     net["tied2"].weight = net["tied"].weight
     prune.identity(net["pruned"], "weight")
     weight_norm(net["normed"])
+    register_parametrization(net["biased"], "bias", nn.Tanh())
     net["alias"] = net["plain"]
     return net
 
@@ -67,6 +69,7 @@ def test_what_cannot_be_planned_is_left_out_and_named_with_the_reason(preset):
         "tied2": "shares its weight with 'tied'",
         "pruned": "computed from other parameters",
         "normed": "computed from other parameters",
+        "biased": "the bias of 'biased' is computed from other parameters",
         "even": "its 4x4 kernel has no centre",
         "flat": "its 1x7 kernel is not 3 or more in each dimension",
         "up": "it is a ConvTranspose2d",

@@ -220,3 +220,17 @@ def test_a_block_says_what_it_is():
         repopt.extract_scales(real)
     with pytest.raises(ValueError, match="norm is True, False or 'qarepvgg', not 'batch'"):
         branch_model(net, repopt.plan(net, "repvgg"), "batch")
+
+
+@pytest.mark.parametrize(("pattern", "parent"), [(r"linear\d$", "TransformerEncoderLayer"), ("out_proj", "Multihead")])
+def test_norms_that_attention_would_not_call_are_refused(pattern, parent):
+    """Torch reads these weights: in evaluation, or always. Without norms the block's weight is all there is."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True).double()
+    plan = repopt.plan(layer, {pattern: [Linear(), Linear()]})
+    for norm in (True, "qarepvgg"):
+        with pytest.raises(ValueError, match=rf"belongs to a {parent}.*, which may read its weight"):
+            branch_model(layer, plan, norm)
+    real, x = branch_model(layer, plan, norm=False).eval(), torch.randn(4, 5, 8, dtype=torch.float64)
+    merged = repopt.merge(real)
+    with torch.no_grad():
+        assert relative(real(x), merged(x)) < 1e-12

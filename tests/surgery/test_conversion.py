@@ -1,6 +1,9 @@
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 import repopt
 from repopt import Conv, Identity
@@ -150,3 +153,19 @@ def test_an_operator_that_a_block_cannot_stand_for_is_refused(surgery):
     own = nn.Sequential(Standardized(4, 4, 3))
     with pytest.raises(ValueError, match="'0' is a Standardized with a forward of its own"):
         surgery(own, planned(own, {"^0$": [Conv(3)]}))
+
+
+def test_a_model_is_copied_with_the_weights_that_hooks_compute():
+    """As pruning does, in a layer that is not planned."""
+    net = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)).double()
+    prune.l1_unstructured(net[0], "weight", 0.3)
+    x = torch.randn(2, 2, 5, 5, dtype=torch.float64)
+    plan = repopt.plan(net, "repvgg", scales="depth")
+    assert plan.operators == ("1",)
+    twin = repopt.csla_model(net, plan, plan.init_())
+    torch.testing.assert_close(twin(x), net(x))
+    (twin(x).sum()).backward()
+    assert twin[0].weight_orig.grad is not None
+    assert net[0].weight_orig.grad is None
+    sgd = partial(torch.optim.SGD, lr=0.1)
+    assert repopt.verify(net, plan, sgd, inputs=x, steps=5).worst <= 1e-12

@@ -97,6 +97,12 @@ def test_a_network_with_a_child_called_module_is_searched_trained_and_evaluated(
     assert score.accuracy == pytest.approx(summary["val_accuracy"])
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_a_layer_may_take_part_later_than_others(method, tmp_path):
+    repopt(f"{METHODS[method]} --model other_nets:Late {TINY} --quiet --out {tmp_path / 'run'}")
+    assert (tmp_path / "run" / "summary.json").exists()
+
+
 def test_a_model_of_timm_is_trained_and_evaluated_without_trust(tmp_path, capsys):
     repopt(f"train --method branches --model timm:resnet10t {TINY} --quiet --out {tmp_path / 'run'}")
     capsys.readouterr()

@@ -151,11 +151,19 @@ def test_a_diverging_reference_is_told_from_a_broken_equality():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"), [({"steps": 0}, "at least 1, not 0"), ({"inputs": []}, "inputs holds no batch")]
+    ("options", "words"),
+    [
+        ({"steps": 0}, "at least 1, not 0"),
+        ({"inputs": []}, "inputs holds no batch"),
+        (
+            {"inputs": [(torch.ones(9), torch.ones(9))]},
+            "not tuple: leave them out to check each operator",
+        ),
+    ],
 )
 def test_bad_arguments_are_refused(options, words):
     net, plan = net_and_plan()
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises((ValueError, TypeError), match=words):
         repopt.verify(net, plan, sgd, **options)
 
 

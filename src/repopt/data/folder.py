@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 
 from repopt.data.cached import cached
-from repopt.data.decoding import ENDINGS, sides
+from repopt.data.decoding import ENDINGS, OTHERS, sides
 from repopt.data.images import ImageFiles, Images, Splits, balanced, tenth
 from repopt.data.processes import decode, find_broken
 from repopt.plans.patterns import listed
@@ -54,6 +54,13 @@ def read_folder(
     """
     splits = read_splits(path)
     classes, train, val = splits.classes, splits.train, splits.val
+    if splits.others:
+        endings = sorted({each.suffix.lower() for each in splits.others})
+        warnings.warn(
+            f"{len(splits.others)} images of {str(path)!r} are not read, since they end in {', '.join(endings)}: make "
+            "them JPEG, PNG or WebP",
+            stacklevel=4,  # load_data's caller
+        )
     if limit is not None:
         train, val = (files.take(balanced(files.labels, limit)) for files in (train, val))
     paths, listing = train.paths + val.paths, _digest(path, train, val)
@@ -95,27 +102,29 @@ def is_large(images: int, size: int, resident: int = RESIDENT) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitFiles:
-    """The files of both splits, before any is read; see `Splits`."""
+    """The files of both splits, before any is read; see `Splits`. `others` are images that cannot be read."""
 
     classes: tuple[str, ...]
     train: ImageFiles
     val: ImageFiles
+    others: tuple[Path, ...]
     held_out: str | None = None
 
 
 def read_splits(path: Path) -> SplitFiles:
     """The names of the files in class folders."""
     train_folder, val_folder = _split_folders(path)
-    classes, train = _files(train_folder, None)
+    classes, train, others = _files(train_folder, None)
     if val_folder is not None:
-        return SplitFiles(classes=classes, train=train, val=_files(val_folder, classes)[1])
+        _, val, more = _files(val_folder, classes)
+        return SplitFiles(classes=classes, train=train, val=val, others=others + more)
     held = tenth(train.labels)
     if not held.any():
         raise ValueError(
             f"{str(path)!r} has no folder 'val', and no class has two images, of which one could be held out: add some"
         )
     train, val = (train.take(rows.nonzero()[:, 0]) for rows in (~held, held))
-    return SplitFiles(classes=classes, train=train, val=val, held_out=_digest(path, val))
+    return SplitFiles(classes=classes, train=train, val=val, others=others, held_out=_digest(path, val))
 
 
 def _split_folders(path: Path) -> tuple[Path, Path | None]:
@@ -134,8 +143,8 @@ def _split_folders(path: Path) -> tuple[Path, Path | None]:
     return path, None
 
 
-def _files(folder: Path, classes: Sequence[str] | None) -> tuple[tuple[str, ...], ImageFiles]:
-    """The classes of a split and its files, labelled by the training classes."""
+def _files(folder: Path, classes: Sequence[str] | None) -> tuple[tuple[str, ...], ImageFiles, tuple[Path, ...]]:
+    """The classes of a split and its files, labelled by the training classes, and images that cannot be read."""
     own = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
     if not own:
         raise ValueError(
@@ -153,9 +162,11 @@ def _files(folder: Path, classes: Sequence[str] | None) -> tuple[tuple[str, ...]
             "images of them or take them away"
         )
     label = {name: number for number, name in enumerate(own if classes is None else classes)}
-    paths, labels, empty = list[Path](), list[int](), list[str]()
+    paths, labels, empty, others = list[Path](), list[int](), list[str](), list[Path]()
     for name in own:
-        found = images_in(folder / name)
+        every = images_in(folder / name, (*ENDINGS, *OTHERS))
+        found = [path for path in every if path.name.lower().endswith(ENDINGS)]
+        others += [path for path in every if path.name.lower().endswith(OTHERS)]
         paths += found
         labels += [label[name]] * len(found)
         if not found:
@@ -176,10 +187,10 @@ def _files(folder: Path, classes: Sequence[str] | None) -> tuple[tuple[str, ...]
         raise ValueError(
             f"{str(folder)!r} holds images of one class, {own[0]!r}, and every network is right on these: add others"
         )
-    return tuple(own), ImageFiles(paths=tuple(paths), labels=torch.tensor(labels))
+    return tuple(own), ImageFiles(paths=tuple(paths), labels=torch.tensor(labels)), tuple(others)
 
 
-def images_in(folder: Path) -> list[Path]:
+def images_in(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]:
     """The image files in a folder and below it, in order."""
     found = list[Path]()
     for place, folders, names in os.walk(folder, followlinks=True):
@@ -188,7 +199,7 @@ def images_in(folder: Path) -> list[Path]:
             raise ValueError(f"{place!r} leads back to a folder around it: remove the link")
         folders[:] = sorted(name for name in folders if not name.startswith("."))  # os.walk goes on with these
         found += [
-            Path(place, name) for name in sorted(names) if name.lower().endswith(ENDINGS) and not name.startswith(".")
+            Path(place, name) for name in sorted(names) if name.lower().endswith(endings) and not name.startswith(".")
         ]
     return found
 

@@ -3,7 +3,6 @@
 max_i  max|exported_i - model_i| / max|model_i|  <=  1e-4        i: an image's logits
 """
 
-import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ import repopt
 from repopt.export.formats import BY_SUFFIX, Deployment, Format, Forward
 from repopt.models import as_deployed
 from repopt.models.folding import taken
+from repopt.plans.copying import copied
 from repopt.plans.patterns import check_model
 from repopt.quantize.onnx_files import Agreement, check_opset, compare, need
 
@@ -87,7 +87,7 @@ def export_model(
     need(*kind.needs)
     check_target(target, kind)
     module, images = as_deployed(model).cpu().eval(), example.detach().cpu()
-    original = copy.deepcopy(model).cpu().eval()
+    original = copied(model).cpu().eval()
     found = taken(original, images)
     if not isinstance(found, Tensor):
         raise ValueError(

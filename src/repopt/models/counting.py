@@ -1,10 +1,10 @@
 """How large a model is: its parameters, and the multiply-adds of one image."""
 
-import copy
-
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
+
+from repopt.plans.copying import copied
 
 
 def parameters(model: nn.Module) -> int:
@@ -15,7 +15,7 @@ def parameters(model: nn.Module) -> int:
 @torch.no_grad()
 def multiply_adds(model: nn.Module, size: int = 224, channels: int = 3) -> int:
     """Multiply-adds of one image in evaluation, by torch's counter on a copy that computes nothing."""
-    counted = copy.deepcopy(model).to("meta").eval()
+    counted = copied(model).to("meta").eval()
     with FlopCounterMode(display=False) as counter:
         counted(torch.empty(1, channels, size, size, device="meta"))
     total: int = counter.get_total_flops() // 2

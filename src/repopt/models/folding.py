@@ -6,13 +6,13 @@ It computes what the model computes in eval mode. The hooks go by the three name
 (RepVGG's), `reparameterize` and `fuse` (timm's).
 """
 
-import copy
 from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from repopt.plans.copying import copied
 from repopt.plans.patterns import check_model
 from repopt.surgery.blocks import LinearAdditionBlock
 from repopt.surgery.norms import foldable
@@ -59,7 +59,7 @@ def deploy(model: ModuleT, *, inplace: bool = False) -> ModuleT:
     if not found:
         raise ValueError(f"this {type(model).__name__} has no deploy form: it holds no model of repopt.models")
     if not inplace:
-        return deploy(copy.deepcopy(model), inplace=True)
+        return deploy(copied(model), inplace=True)
     for module in found:
         module.switch_to_deploy()
     return model
@@ -69,7 +69,7 @@ def as_deployed(model: ModuleT) -> ModuleT:
     """The deploy form of a model; a copy as it is of one that has none, as models of other code."""
     check_model(model, "deploy")
     foldable = any(isinstance(module, Foldable | LinearAdditionBlock) for module in model.modules())
-    return deploy(model) if foldable else copy.deepcopy(model)
+    return deploy(model) if foldable else copied(model)
 
 
 @torch.no_grad()

@@ -4,7 +4,6 @@ A factory is a function or class that returns a module. To find it, its module i
 directory: that one is searched last, so that it hides no installed package, and only while the model is made.
 """
 
-import copy
 import difflib
 import importlib
 import inspect
@@ -20,6 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
+
+from repopt.plans.copying import copied
 
 Factory = Callable[..., Any]
 
@@ -107,7 +108,7 @@ def check_fits(model: nn.Module, reference: str, *, shape: tuple[int, int, int],
         )
     size = " x ".join(map(str, shape))
     try:
-        found = copy.deepcopy(model).train()(torch.zeros(2, *shape))
+        found = copied(model).train()(torch.zeros(2, *shape))
     except Exception as error:  # of any code at all
         raise ValueError(f"{reference} does not take images of {size} ({_first_line(error)})") from error
     if not isinstance(found, Tensor):

@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from repopt.plans.patterns import check_model
 
@@ -41,6 +42,8 @@ def decay_groups(
     rest: dict[str, Any] = {"params": [], "weight_decay": 0.0}
     apart: dict[str, Any] = {"params": [], "weight_decay": 0.0, "lr": scale_lr}
     for name, param in model.named_parameters():
+        if isinstance(param, UninitializedParameter):
+            raise ValueError(f"{name!r} has no shape yet: run one batch through the lazy module first")
         if param.requires_grad:
             decays = identity if _IDENTITY.search(name) else param.ndim > 1
             (apart if param in scales else decayed if decays else rest)["params"].append(param)

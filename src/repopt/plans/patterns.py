@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from repopt.algebra.branches import Branch
 from repopt.algebra.operators import LinearOperator, check_weight, is_linear_operator
@@ -123,6 +124,11 @@ def check_plain_forward(operator: LinearOperator, name: str) -> None:
         raise ValueError(
             f"{name!r} is a {type(operator).__name__} with a forward of its own, which a block of plain branches does "
             "not have: leave it out of the plan"
+        )
+    if is_parametrized(operator):
+        raise ValueError(
+            f"the bias of {name!r} is computed from other parameters (a parametrization), which a block of plain "
+            "branches does not have: remove the parametrization or leave the operator out of the plan"
         )
 
 

@@ -4,7 +4,6 @@ An activation has one range for all images. An odd image that goes far beyond th
 256 steps, so such images can be trimmed away.
 """
 
-import copy
 from collections.abc import Sequence
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from repopt.data import DataSet, EvalBatches
 from repopt.data.images import balanced
+from repopt.plans.copying import copied
 from repopt.quantize.pt2e import check_batches
 from repopt.quantize.setting import check_share
 from repopt.train.runs import Trained, check_data, image_format
@@ -46,7 +46,7 @@ def trimmed(model: nn.Module, batches: Sequence[Tensor], share: float) -> list[T
     """
     check_batches(model, batches)
     check_share(share)
-    looked_at = copy.deepcopy(model).eval()
+    looked_at = copied(model).eval()
     peaks = torch.cat([_peaks(looked_at, batch) for batch in batches], dim=1)
     beyond = (peaks / peaks.median(dim=1, keepdim=True).values.clamp(min=torch.finfo(peaks.dtype).tiny)).amax(0)
     images, size = torch.cat(list(batches)), len(batches[0])

@@ -8,7 +8,6 @@ each layer (`sensitivity`) and, in train mode, quantization-aware training (`qat
 weights, and torch.compile turns it into INT8 kernels (`timing`).
 """
 
-import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +18,7 @@ from torch.fx import GraphModule
 
 from repopt.models import as_deployed
 from repopt.models.folding import taken
+from repopt.plans.copying import copied
 from repopt.plans.patterns import check_model
 from repopt.quantize.quiet import quiet_torchao
 from repopt.quantize.setting import Int8
@@ -38,7 +38,7 @@ def post_training(model: nn.Module, batches: Sequence[Tensor], setting: Int8) ->
 def calibrated(model: nn.Module, batches: Sequence[Tensor], setting: Int8) -> GraphModule:
     """The INT8 program of a model in the form that it is given in."""
     check_batches(model, batches)
-    prepared = prepare(copy.deepcopy(model), batches[0], setting)
+    prepared = prepare(copied(model), batches[0], setting)
     calibrate_(prepared, batches)
     return convert(prepared)
 
@@ -137,7 +137,7 @@ def check_batches(model: nn.Module, batches: Sequence[Tensor]) -> None:
             raise ValueError(f"calibration images must be float32, not {kind}: give them so, and model.float()")
         if not batch.isfinite().all():
             raise ValueError("calibration images must be finite, and one of them holds inf or nan")
-    taken(copy.deepcopy(model).cpu().eval(), batches[0][:1].cpu())
+    taken(copied(model).cpu().eval(), batches[0][:1].cpu())
 
 
 def fake_quantizations(prepared: GraphModule) -> list[Any]:

@@ -13,6 +13,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from repopt.data import DataSet
+from repopt.plans.copying import copied
 from repopt.plans.planning import Plan
 from repopt.quantize.pt2e import convert, prepare
 from repopt.quantize.setting import Int8
@@ -64,7 +65,7 @@ def quantization_aware(
     """
     size = recipe.size or data.size
     example = torch.zeros(2, data.channels, size, size)
-    prepared = prepare(copy.deepcopy(model).to(device), example, setting, training=True)
+    prepared = prepare(copied(model).to(device), example, setting, training=True)
     subject = Subject(method="sgd", model=prepared, plan=None if plan is None else _carried(plan, prepared))
     fits = with_batch_for(recipe, len(data.train))
     Trainer(subject, data, fits, None, device=device, quiet=quiet).fit()

@@ -6,7 +6,6 @@ A layer that costs much alone needs a finer scale, QAT or floating point. With a
 where along the depth the signal is lost; all weights alone and all inputs alone show which of the two loses it.
 """
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Interpreter, Node
 
+from repopt.plans.copying import copied
 from repopt.quantize.pt2e import calibrate_, check_batches, prepare, switch_
 from repopt.quantize.setting import Int8
 
@@ -50,7 +50,7 @@ def layer_costs(
     """
     check_batches(model, calibration)
     check_batches(model, images)
-    prepared = prepare(copy.deepcopy(model).eval(), calibration[0], setting)
+    prepared = prepare(copied(model).eval(), calibration[0], setting)
     calibrate_(prepared, calibration)
     device = next(prepared.parameters()).device
     batches = [batch.to(device) for batch in images]

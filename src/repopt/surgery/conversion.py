@@ -6,7 +6,6 @@ it is: other parameters, device, dtype, memory format, hooks, training flags.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from typing import TypeVar, cast, get_args
 
@@ -16,12 +15,17 @@ from torch import Tensor, nn
 from repopt.algebra import csla
 from repopt.algebra.csla import Convention
 from repopt.algebra.operators import LinearOperator
+from repopt.plans.copying import copied
 from repopt.plans.patterns import check_model, check_not_shared, check_plain_forward, clean_modules
 from repopt.plans.planning import Plan, ScalesLike, check_kernel_names, check_plan
 from repopt.plans.scales import Counting, Scales
 from repopt.surgery.blocks import BranchBlock, CSLABlock, LinearAdditionBlock, Norm, SearchBlock
 
 BlockT = TypeVar("BlockT", bound=LinearAdditionBlock)
+_READING = (
+    nn.MultiheadAttention,
+    nn.TransformerEncoderLayer,
+)  # the weights of children that they do not call
 
 
 def search_model(
@@ -156,7 +160,7 @@ def branch_model(
         trained = {branch: own for branch, own in drawn.items() if not block.branches[branch].is_identity}
         return BranchBlock(operator, block, trained, norm)
 
-    return _with_blocks(net, plan, block_for, inplace)
+    return _with_blocks(net, plan, block_for, inplace, check=_check_called if norm else None)
 
 
 def merge(model: nn.Module, *, inplace: bool = False) -> nn.Module:
@@ -169,7 +173,7 @@ def merge(model: nn.Module, *, inplace: bool = False) -> nn.Module:
         inplace: change the model instead of a copy.
     """
     check_model(model, "merge")
-    merged = model if inplace else copy.deepcopy(model)
+    merged = model if inplace else copied(model)
     blocks = [module for module in merged.modules() if isinstance(module, LinearAdditionBlock)]
     if not blocks:
         raise ValueError(
@@ -214,14 +218,20 @@ def _starting_scales(plan: Plan, start: Counting | float | ScalesLike) -> Scales
 
 
 def _with_blocks(
-    net: nn.Module, plan: Plan, block_for: Callable[[str, LinearOperator], LinearAdditionBlock], inplace: bool
+    net: nn.Module,
+    plan: Plan,
+    block_for: Callable[[str, LinearOperator], LinearAdditionBlock],
+    inplace: bool,
+    check: Callable[[nn.Module, LinearOperator, str], None] | None = None,
 ) -> nn.Module:
     """The model with every planned operator replaced."""
     check_model(net, "surgery")
-    model = net if inplace else copy.deepcopy(net)
+    model = net if inplace else copied(net)
     operators = plan.on(model).modules()
     for name, operator in operators.items():
         _check_replaceable(model, operator, name)
+        if check is not None:
+            check(model, operator, name)
     blocks = {name: block_for(name, operator) for name, operator in operators.items()}  # all, before anything changes
     for name, operator in operators.items():
         blocks[name].operator_name = name
@@ -235,6 +245,16 @@ def _check_replaceable(model: nn.Module, operator: LinearOperator, name: str) ->
     if any(getattr(module, "_orig_mod", None) is operator for module in model.modules()):
         raise ValueError(f"{name!r} is compiled by itself, and would go on without the block: compile after surgery")
     check_plain_forward(operator, name)
+
+
+def _check_called(model: nn.Module, operator: LinearOperator, name: str) -> None:
+    """Raises where torch may read an operator's weight and bias instead of calling it: norms would be left out."""
+    for parent in model.modules():
+        if isinstance(parent, _READING) and operator in parent.children():
+            raise ValueError(
+                f"{name!r} belongs to a {type(parent).__name__}, which may read its weight instead of calling it, and "
+                "would miss the norms of its branches: leave it out of the plan, or give norm=False"
+            )
 
 
 def _replaced(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:

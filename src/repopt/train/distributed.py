@@ -4,7 +4,6 @@ Ranks that were started differently are refused, see `check_alike`; one that sta
 Norms use the statistics of their own rank's images, as the authors' training does; SyncBatchNorm is the user's to add.
 """
 
-import copy
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from repopt.device import chosen_device
+from repopt.plans.copying import copied
 from repopt.train.heartbeat import Heartbeat
 
 # A rank that dies closes its connections, which ends the others at once. One that is busy, compiling or writing a large
@@ -61,7 +61,7 @@ class World:
         """
         if self.size == 1:
             return False
-        asked = copy.deepcopy(model).train()
+        asked = copied(model).train()
         params = [param for param in asked.parameters() if param.requires_grad]
         images = params[0].new_zeros(2, channels, size, size)
         with torch.random.fork_rng([images.device] if images.is_cuda else []):  # dropout draws

@@ -214,11 +214,19 @@ def make_optimizer(subject: Subject, recipe: Recipe, lr: float | Tensor, *, grap
     if recipe.weight_decay and "weight_decay" not in signature(kind).parameters:
         raise ValueError(f"{recipe.optimizer} has no weight decay: give --weight-decay 0")
     optimizer: Optimizer = kind(groups, **options)
+    if kind is torch.optim.SGD and recipe.momentum and options["fused"]:
+        _start_momentum_(optimizer)
     if subject.plan is not None:
         attach_as_is(optimizer, subject.plan, kernels=subject.kernels)
     elif subject.method == "repopt":  # it learns its scales, and is attached when they are frozen
         automatic_route(optimizer)
     return optimizer
+
+
+def _start_momentum_(optimizer: Optimizer) -> None:
+    """From 0, which is the same: torch's fused SGD fails where some have momentum and a layer was left out so far."""
+    for param in (param for group in optimizer.param_groups for param in group["params"]):
+        optimizer.state[param]["momentum_buffer"] = torch.zeros_like(param)
 
 
 def _has_closed_form(recipe: Recipe) -> bool:

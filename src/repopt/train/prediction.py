@@ -84,7 +84,10 @@ def _held(files: ImageFiles, size: int) -> Images:
     """The images as a folder that is held in memory has them."""
     pixels, broken = decode(files.paths, size)
     for place, reason in broken.items():
-        raise ValueError(f"{str(files.paths[place])!r} is not a readable image ({reason}): replace it, or leave it out")
+        raise ValueError(
+            f"{str(files.paths[place])!r} is not a readable image ({reason}): replace it by a JPEG, PNG or WebP, or "
+            "leave it out"
+        )
     return Images(pixels=pixels, labels=files.labels)
 
 

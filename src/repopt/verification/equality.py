@@ -6,7 +6,6 @@ Both start from the same kernels, see the same data in float64 and are stepped b
 worst relative difference, over all steps, of their outputs and of their equivalent kernels.
 """
 
-import copy
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,6 +21,7 @@ from repopt.algebra.operators import Operator
 from repopt.optim import RepOptimizer
 from repopt.optim.attachment import Route, attach
 from repopt.optim.clipping import clip_grad_norm_
+from repopt.plans.copying import copied
 from repopt.plans.patterns import counted
 from repopt.plans.planning import Plan, check_plan
 from repopt.plans.scales import Scales
@@ -211,7 +211,7 @@ class _Pair:
 
 def _pair(net: nn.Module, plan: Plan, setting: _Setting) -> _Pair:
     draw = torch.Generator().manual_seed(setting.seed)
-    plain = copy.deepcopy(net).double()
+    plain = copied(net).double()
     plan = plan.on(plain)
     for module in plan.modules().values():
         module.weight.requires_grad_(True)
@@ -308,7 +308,11 @@ def _alone(plan: Plan, name: str, module: nn.Module) -> Plan:
 def _given(inputs: Tensor | Sequence[Tensor]) -> Iterator[Tensor]:
     batches = [inputs] if isinstance(inputs, Tensor) else list(inputs) if isinstance(inputs, Iterable) else [inputs]
     if not all(isinstance(batch, Tensor) for batch in batches):
-        raise TypeError(f"inputs must be a tensor or several, not {inputs!r}")
+        kinds = ", ".join(dict.fromkeys(type(batch).__name__ for batch in batches))
+        raise TypeError(
+            f"inputs must be a tensor or several, a batch each, not {kinds}: leave them out to check each operator on "
+            "random data, as for a model of several inputs"
+        )
     if not batches:
         raise ValueError("inputs holds no batch: give a tensor or several, or leave it out for random data")
     return cycle(batches)
