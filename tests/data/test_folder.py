@@ -365,8 +365,6 @@ def test_images_that_are_not_read_are_counted(tmp_path):
     for name in ("train/cat/7.BMP", "train/cat/8.gif", "val/dog/9.bmp"):
         (root / name).write_bytes(b"never opened")
     (root / "train" / "cat" / "notes.txt").write_text("no image")
-    with pytest.warns(
-        UserWarning, match=r"3 images of '.*pets' are not read, since they end in \.bmp, \.gif: make them"
-    ):
+    with pytest.warns(UserWarning, match=r"3 files of '.*pets' cannot be read, ending in \.bmp, \.gif: only"):
         parts = read_folder(root, size=8)
     assert (len(parts.train), len(parts.val)) == (12, 6)

@@ -234,3 +234,12 @@ def test_norms_that_attention_would_not_call_are_refused(pattern, parent):
     merged = repopt.merge(real)
     with torch.no_grad():
         assert relative(real(x), merged(x)) < 1e-12
+
+
+def test_reading_the_weight_of_a_block_in_training_is_warned_of():
+    """As attention of one's own may do: the norms would see no batch."""
+    net = nn.Sequential(nn.Linear(4, 4))
+    real = branch_model(net, repopt.plan(net, {"0": [Linear(), Identity()]}))
+    with pytest.warns(UserWarning, match="the weight of '0' is read in training: .* passes by the norms"):
+        F.linear(torch.ones(2, 4), real[0].weight)
+    assert real.eval()[0].weight.shape == repopt.merge(real)[0].weight.shape

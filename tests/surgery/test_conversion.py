@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.utils import prune
 
 import repopt
-from repopt import Conv, Identity
+from repopt import Conv, Identity, Linear
 from repopt.surgery.blocks import CSLABlock
 from repopt.surgery.conversion import csla_blocks, csla_model, search_model
 from repopt.verification.cases import BRANCH_SETS
@@ -169,3 +169,15 @@ def test_a_model_is_copied_with_the_weights_that_hooks_compute():
     assert net[0].weight_orig.grad is None
     sgd = partial(torch.optim.SGD, lr=0.1)
     assert repopt.verify(net, plan, sgd, inputs=x, steps=5).worst <= 1e-12
+
+
+def test_a_view_of_a_parameter_is_not_copied_as_a_constant():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.fc = nn.Parameter(torch.randn(4, 4)), nn.Linear(4, 4)
+            self.head = self.embedding.t()
+
+    net = Tied()
+    with pytest.raises(RuntimeError, match="created explicitly by the user"):
+        repopt.csla_model(net, repopt.plan(net, {"fc": [Linear()]}, scales="ones"))

@@ -36,6 +36,8 @@ def notes_of(study: Study, measured: Sequence[Measured], no_int8: str = "") -> l
         f"Accuracy in percent on {images:,} validation images, the mean over {seeds} ± its standard error; "
         f"{epochs} each, by the same recipe. train/s and infer/s are images per second."
     ]
+    if any(way.kernel for way in study.ways):
+        notes.append("Plain SGD starts from He's init, which suits it better than torch's.")
     if len(study.rates) > 1:
         tried = "; ".join(f"{each.name}: {_rates(each)}" for each in measured)
         beyond = ", then at lower or higher ones while these were better" if study.further else ""

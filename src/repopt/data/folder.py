@@ -21,7 +21,7 @@ from repopt.data.cached import cached
 from repopt.data.decoding import ENDINGS, OTHERS, sides
 from repopt.data.images import ImageFiles, Images, Splits, balanced, tenth
 from repopt.data.processes import decode, find_broken
-from repopt.plans.patterns import listed
+from repopt.plans.patterns import counted, listed
 
 SIZE = 224
 RESIDENT = 4 << 30
@@ -57,8 +57,8 @@ def read_folder(
     if splits.others:
         endings = sorted({each.suffix.lower() for each in splits.others})
         warnings.warn(
-            f"{len(splits.others)} images of {str(path)!r} are not read, since they end in {', '.join(endings)}: make "
-            "them JPEG, PNG or WebP",
+            f"{counted(len(splits.others), 'file')} of {str(path)!r} cannot be read, ending in {', '.join(endings)}: "
+            "only JPEG, PNG and WebP are",
             stacklevel=4,  # load_data's caller
         )
     if limit is not None:

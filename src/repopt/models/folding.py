@@ -98,6 +98,11 @@ def _fold_norm_(module: nn.Module, conv: str, norm: str) -> None:
     convolution, batch_norm = module.get_submodule(conv), module.get_submodule(norm)
     if not isinstance(convolution, nn.Conv2d) or isinstance(batch_norm, nn.Identity):
         return
+    if not isinstance(convolution.weight, nn.Parameter):
+        raise ValueError(
+            f"the weight of {conv!r} is computed (it is pruned, or parametrized), and a norm cannot be folded into it: "
+            "make that permanent first, for example by torch.nn.utils.prune.remove"
+        )
     training, trained = convolution.training, convolution.weight.requires_grad
     fused = fuse_conv_bn_eval(convolution.eval(), foldable(batch_norm).eval())
     module.set_submodule(conv, fused.train(training).requires_grad_(trained))

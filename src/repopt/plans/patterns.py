@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from torch import nn
-from torch.nn.utils.parametrize import is_parametrized
 
 from repopt.algebra.branches import Branch
 from repopt.algebra.operators import LinearOperator, check_weight, is_linear_operator
@@ -125,7 +124,7 @@ def check_plain_forward(operator: LinearOperator, name: str) -> None:
             f"{name!r} is a {type(operator).__name__} with a forward of its own, which a block of plain branches does "
             "not have: leave it out of the plan"
         )
-    if is_parametrized(operator):
+    if operator.bias is not None and not isinstance(operator.bias, nn.Parameter):
         raise ValueError(
             f"the bias of {name!r} is computed from other parameters (a parametrization), which a block of plain "
             "branches does not have: remove the parametrization or leave the operator out of the plan"

@@ -10,6 +10,7 @@ branch sees the borders that the operator's taps see.
 """
 
 import copy
+import warnings
 from collections.abc import Mapping
 from functools import reduce
 from typing import Literal
@@ -77,6 +78,9 @@ class LinearAdditionBlock(nn.Module):
     @property
     def weight(self) -> Tensor:
         """The equivalent kernel: what the plain operator calls its weight."""
+        return self.equivalent_kernel()
+
+    def equivalent_kernel(self) -> Tensor:
         return csla.equivalent_kernel(self.block, self.branch_scales(), self.branch_kernels())
 
     def merged_bias(self) -> Tensor | None:
@@ -88,7 +92,7 @@ class LinearAdditionBlock(nn.Module):
         """The plain operator with the equivalent kernel."""
         plain = copy.deepcopy(self._plain[0])
         trained = any(param.requires_grad for param in self.parameters() if param is not self.bias)
-        plain.weight = nn.Parameter(self.weight, requires_grad=trained)
+        plain.weight = nn.Parameter(self.equivalent_kernel(), requires_grad=trained)
         plain.bias = self.merged_bias()
         plain.train(self.training)
         _share_hooks(plain, self)
@@ -212,6 +216,17 @@ class BranchBlock(LinearAdditionBlock):
         self.norm_after = norm_if(norm == "qarepvgg")
         self.register_buffer("ones", weight.new_ones(channels), persistent=False)
         self.train(operator.training)
+
+    @property
+    def weight(self) -> Tensor:
+        """The equivalent kernel in eval mode; what reads it in training, instead of calling the block, has no norms."""
+        if self.norm and self.training:
+            warnings.warn(
+                f"the weight of {self.operator_name!r} is read in training: what is computed with it passes by the "
+                "norms of its branches",
+                stacklevel=2,
+            )
+        return self.equivalent_kernel()
 
     def branch_scales(self) -> dict[str, Tensor]:
         """What the norms multiply each branch with in eval mode."""

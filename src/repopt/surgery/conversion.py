@@ -250,7 +250,8 @@ def _check_replaceable(model: nn.Module, operator: LinearOperator, name: str) ->
 def _check_called(model: nn.Module, operator: LinearOperator, name: str) -> None:
     """Raises where torch may read an operator's weight and bias instead of calling it: norms would be left out."""
     for parent in model.modules():
-        if isinstance(parent, _READING) and operator in parent.children():
+        reads = any(isinstance(parent, kind) and type(parent).forward is kind.forward for kind in _READING)
+        if reads and operator in parent.children():
             raise ValueError(
                 f"{name!r} belongs to a {type(parent).__name__}, which may read its weight instead of calling it, and "
                 "would miss the norms of its branches: leave it out of the plan, or give norm=False"

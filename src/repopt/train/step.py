@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from repopt.data import EvalBatches
+from repopt.plans.copying import copied
 from repopt.train.distributed import World
 from repopt.train.recipe import Recipe
 
@@ -236,4 +237,4 @@ def moving_average(model: nn.Module, decay: float) -> AveragedModel | None:
         else:
             torch._foreach_copy_(own, new)
 
-    return AveragedModel(model, multi_avg_fn=average, use_buffers=True) if decay else None
+    return AveragedModel(copied(model), multi_avg_fn=average, use_buffers=True) if decay else None
