@@ -215,11 +215,11 @@ DECAY = Table(
     trainings=[
         *(
             training
-            for decay in _DECAY_RATES
+            for decay, rates in _DECAY_RATES.items()
             for training in _trainings(
                 {name: _WAYS[name] for name in _DECAYED},
                 _mini64(40, weight_decay=decay),
-                _DECAY_RATES[decay],
+                rates,
                 weight_decay=decay,
             )
         ),

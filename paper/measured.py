@@ -28,6 +28,8 @@ _CIFAR = {"data": "cifar100"}
 _PTQ = {**_CIFAR, "backend": "x86", "method": "ptq"}
 _XEON = "Intel(R) Xeon(R) Processor, 2 cores"
 _FLOAT, _INT8 = Column("float", lambda line: spread(line.rows[:1], "float_accuracy")), int8_column("INT8")
+_MAP_ORDER = {column: texts for column, texts in evidence.WHERE.order.items() if column != "way"}
+_OURS, _OTHERS = (evidence.ONE, "RepOpt, searched"), ("plain SGD", "RepVGG", "Dirac")
 _PAPER_GAPS = {name: -gap for name, gap in table4.PAPER_GAPS.items()}
 _README = {
     "RepOptimizer": "RepOpt, scales searched on CIFAR-100",
@@ -109,8 +111,6 @@ def _kernel(position: str) -> Column:
     return Column(position, lambda line: f"{float(line[position]):.4f} ({float(line[f'{position}_at_init']):.4f})")
 
 
-_MAP_ORDER = {column: texts for column, texts in evidence.WHERE.order.items() if column != "way"}
-_OTHERS = ("plain SGD", "RepVGG", "Dirac")
 VIEWS: Mapping[str, View] = {
     "readme": View(
         csv="table4",
@@ -145,7 +145,7 @@ VIEWS: Mapping[str, View] = {
         csv="where",
         by=("model", "share", "epochs"),
         order=_MAP_ORDER,
-        columns=["model", "epochs", *starmap(_ahead, product((evidence.ONE, "RepOpt, searched"), _OTHERS))],
+        columns=["model", "epochs", *starmap(_ahead, product(_OURS, _OTHERS))],
     ),
     # of one task, which its columns need not name
     "dense": replace(table7.TABLE7, csv="table7", columns=table7.TABLE7.columns[1:]),

@@ -11,7 +11,7 @@ import torch
 from made_up import measured_way as way
 from repopt.cli import main
 from repopt.compare.comparing import measured, run_folder
-from repopt.compare.overview import command_of, table_of
+from repopt.compare.overview import command_of, notes_of, table_of
 from repopt.compare.study import Study
 from repopt.compare.ways import chosen_ways
 from repopt.data import load_data
@@ -248,3 +248,4 @@ def test_the_command_names_the_init_of_plain_sgd():
     study = Study(model="repopt_vgg_nano", data="digits", ways=ways, recipe=demo(), rates=(0.1,), seeds=1)
     assert "--method sgd --kernel paper --lr" in command_of(study, "auto", [], [way("sgd", 80.0)])
     assert "--kernel" not in command_of(study, "auto", [], [way("dirac", 80.0)])
+    assert "Plain SGD starts from He's init" in " ".join(notes_of(study, [way("sgd", 80.0)]))

@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 import torch
+from torch.nn.utils import prune
 
 import repopt
 from repopt.models import deploy
@@ -128,3 +129,12 @@ def test_inductor_compiles_the_model(form):
     x = torch.randn(2, 3, 16, 16)
     torch.compiler.reset()
     torch.testing.assert_close(torch.compile(model, fullgraph=True)(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_pruned_layer_before_a_norm_is_not_deployed():
+    model = repopt.create_model("repopt_vgg_nano", num_classes=4)
+    prune.l1_unstructured(model.stage1[0].conv, "weight", 0.3)
+    with pytest.raises(ValueError, match=r"the weight of 'conv' is computed .*torch\.nn\.utils\.prune\.remove"):
+        deploy(model)
+    prune.remove(model.stage1[0].conv, "weight")
+    deploy(model)

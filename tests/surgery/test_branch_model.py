@@ -240,6 +240,6 @@ def test_reading_the_weight_of_a_block_in_training_is_warned_of():
     """As attention of one's own may do: the norms would see no batch."""
     net = nn.Sequential(nn.Linear(4, 4))
     real = branch_model(net, repopt.plan(net, {"0": [Linear(), Identity()]}))
-    with pytest.warns(UserWarning, match="the weight of '0' is read in training: .* passes by the norms"):
+    with pytest.warns(UserWarning, match="the weight of '0' is read in training: .* bypasses the norms"):
         F.linear(torch.ones(2, 4), real[0].weight)
     assert real.eval()[0].weight.shape == repopt.merge(real)[0].weight.shape

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import nn
+from torch.nn.utils import prune
 
 import repopt.train.loop
 from made_up import small_job
@@ -347,3 +348,11 @@ def test_a_training_leaves_nothing_on_the_device(tmp_path):
 
     held_after("first")  # libraries keep what they need for themselves
     assert held_after("second") == held_after("third") == held_after("fourth")
+
+
+def test_a_pruned_network_has_a_moving_average():
+    net = nn.Sequential(nn.Conv2d(2, 2, 3))
+    prune.l1_unstructured(net[0], "weight", 0.3)
+    averaged = moving_average(net, 0.9)
+    averaged.update_parameters(net)
+    torch.testing.assert_close(averaged(torch.ones(1, 2, 4, 4)), net(torch.ones(1, 2, 4, 4)))

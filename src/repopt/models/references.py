@@ -106,9 +106,9 @@ def check_fits(model: nn.Module, reference: str, *, shape: tuple[int, int, int],
             f"{reference} has {extra!r} in its state dict, which is no tensor, and a run saves tensors alone: keep it "
             "in a buffer, or out of get_extra_state"
         )
-    size = " x ".join(map(str, shape))
+    size, tried = " x ".join(map(str, shape)), copied(model).train()
     try:
-        found = copied(model).train()(torch.zeros(2, *shape))
+        found = tried(torch.zeros(2, *shape))
     except Exception as error:  # of any code at all
         raise ValueError(f"{reference} does not take images of {size} ({_first_line(error)})") from error
     if not isinstance(found, Tensor):

@@ -222,7 +222,7 @@ class BranchBlock(LinearAdditionBlock):
         """The equivalent kernel in eval mode; what reads it in training, instead of calling the block, has no norms."""
         if self.norm and self.training:
             warnings.warn(
-                f"the weight of {self.operator_name!r} is read in training: what is computed with it passes by the "
+                f"the weight of {self.operator_name!r} is read in training: what is computed with it bypasses the "
                 "norms of its branches",
                 stacklevel=2,
             )

@@ -22,10 +22,8 @@ from repopt.plans.scales import Counting, Scales
 from repopt.surgery.blocks import BranchBlock, CSLABlock, LinearAdditionBlock, Norm, SearchBlock
 
 BlockT = TypeVar("BlockT", bound=LinearAdditionBlock)
-_READING = (
-    nn.MultiheadAttention,
-    nn.TransformerEncoderLayer,
-)  # the weights of children that they do not call
+# these read the weights of children that they do not call
+_READING = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 
 
 def search_model(
@@ -153,6 +151,8 @@ def branch_model(
     check_plan(plan)
     if not isinstance(norm, bool) and not (isinstance(norm, str) and norm == "qarepvgg"):
         raise ValueError(f"norm is True, False or 'qarepvgg', not {norm!r}")
+    for name, operator in plan.on(net).modules().items() if norm else ():
+        _check_called(net, operator, name)
 
     def block_for(name: str, operator: LinearOperator) -> BranchBlock:
         block = plan.blocks[name]
@@ -160,7 +160,7 @@ def branch_model(
         trained = {branch: own for branch, own in drawn.items() if not block.branches[branch].is_identity}
         return BranchBlock(operator, block, trained, norm)
 
-    return _with_blocks(net, plan, block_for, inplace, check=_check_called if norm else None)
+    return _with_blocks(net, plan, block_for, inplace)
 
 
 def merge(model: nn.Module, *, inplace: bool = False) -> nn.Module:
@@ -218,11 +218,7 @@ def _starting_scales(plan: Plan, start: Counting | float | ScalesLike) -> Scales
 
 
 def _with_blocks(
-    net: nn.Module,
-    plan: Plan,
-    block_for: Callable[[str, LinearOperator], LinearAdditionBlock],
-    inplace: bool,
-    check: Callable[[nn.Module, LinearOperator, str], None] | None = None,
+    net: nn.Module, plan: Plan, block_for: Callable[[str, LinearOperator], LinearAdditionBlock], inplace: bool
 ) -> nn.Module:
     """The model with every planned operator replaced."""
     check_model(net, "surgery")
@@ -230,8 +226,6 @@ def _with_blocks(
     operators = plan.on(model).modules()
     for name, operator in operators.items():
         _check_replaceable(model, operator, name)
-        if check is not None:
-            check(model, operator, name)
     blocks = {name: block_for(name, operator) for name, operator in operators.items()}  # all, before anything changes
     for name, operator in operators.items():
         blocks[name].operator_name = name
