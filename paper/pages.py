@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from paper import compared, front_figures, learned, library, measured, worth_figures
+from paper import compared, evidence, front_figures, library, mapped, measured, worth_figures
 from paper.claims import Which, read_claims
 from paper.jobs import Scope
 from paper.panels import step_costs
@@ -164,7 +164,9 @@ _MADE: Mapping[str, tuple[Callable[[Path], Iterator[Record]], View]] = {
     "claims": (_claims, View(columns=_CLAIMS)),
     "settings": (_settings, View(columns=("table", "rows", "missing", *_SETTINGS))),
     "ranks": (_ranks, View(columns=_RANKS)),
-    "one_run": (learned.in_one_run, learned.IN_ONE_RUN),
+    "one_run": (mapped.in_one_run, mapped.IN_ONE_RUN),
+    "decay": (mapped.decayed, evidence.DECAY),
+    "tuned": (mapped.decayed, mapped.TUNED),
     "compare": (compared.rows, compared.VIEW),
 }
 
@@ -194,6 +196,7 @@ def _figures(results: Path) -> Iterator[tuple[str, str]]:
         yield from ((f"figureE-{kind}", svg) for kind, svg in drawings(found).items())
     if found := read_rows(results / "where.csv"):
         yield from ((f"worth-{kind}", svg) for kind, svg in worth_figures.drawings(found).items())
+        yield "worth-decay", worth_figures.over_decay(list(mapped.decayed(results)))
     if found := read_rows(results / "int8_mini.csv"):
         yield "int8", front_figures.int8_bars(found, table_named("int8_mini").order["way"])
         if study:

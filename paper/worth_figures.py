@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from paper.evidence import ONE, WHERE
+from paper.evidence import DECAY, ONE, WHERE
 from paper.view import Gap, Record, difference, groups, matching, mean, mean_and_error
 from repopt.report.figures import GRID, INK, MARKERS, MUTED, SERIES, key, new_figure, new_panels, to_svg
 
@@ -16,6 +16,24 @@ def drawings(rows: Sequence[Record]) -> dict[str, str]:
     lines = {way: _shown(matching(rows, **_SHOWN, way=way)) for way in WHERE.order["way"]}
     found = {way: mean_and_error(line) for way, line in lines.items() if line}
     return {"ways": _accuracies(found), "where": _gains({ours: [*_cells(rows, ours)] for ours in _OURS})}
+
+
+def over_decay(rows: Sequence[Record]) -> str:
+    """What each way reaches at its best learning rate, over weight decay, with standard errors."""
+    figure, axes = new_figure(width=560, height=330)
+    decays = sorted({row["weight_decay"] for row in rows}, key=float)
+    for series, way in enumerate(DECAY.order["way"]):
+        lines = [DECAY.at_best(matching(rows, way=way, weight_decay=decay)) for decay in decays]
+        accuracies, errors = zip(*map(mean_and_error, lines), strict=True)
+        look: dict[str, Any] = {"marker": MARKERS[series][0], "color": SERIES[series], "linewidth": 2, "capsize": 4}
+        axes.errorbar(range(len(decays)), accuracies, yerr=errors, markersize=7, **look)
+        place = (len(decays) - 1, accuracies[-1])
+        axes.annotate(way, place, (12, 0), textcoords="offset points", va="center", color=INK, fontsize=12)
+    axes.set_xticks(range(len(decays)), [f"{float(decay):.0e}".replace("e-0", "e-") for decay in decays])
+    axes.set_xlim(-0.15, len(decays) - 0.25)
+    axes.set_xlabel("weight decay")
+    axes.set_ylabel("accuracy (%)")
+    return to_svg(figure, "Accuracy of RepOpt-VGG-B0 on mini-ImageNet after 40 epochs over weight decay, by method")
 
 
 def _shown(rows: Sequence[Record]) -> Sequence[Record]:

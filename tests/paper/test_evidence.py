@@ -1,17 +1,19 @@
 """Seed 0 chooses a learning rate, the other seeds are trained with it alone, and a line shows these."""
 
+import csv
 import statistics
 from pathlib import Path
 
 import pytest
 import torch
 
-from paper.evidence import WHERE, stage_means
+from paper.evidence import DECAY, ONE, WHERE, stage_means
 from paper.jobs import Scope, Training
+from paper.mapped import TUNED, decayed, in_one_run
 from paper.tables import Table, reproduce, rows_left
 from paper.view import SEEDS, accuracy, read_rows, render
 from paper.workshop import Workshop
-from paper.worth_figures import drawings
+from paper.worth_figures import drawings, over_decay
 from repopt.plans.scales import Scales
 
 SCOPE = Scope(seeds=(0, 1, 2), imagenette=Path("none"))  # whose data nothing here reads
@@ -105,3 +107,65 @@ def test_the_figures_have_every_way_and_a_point_for_each_known_cell():
     found = drawings(rows)
     assert all(f">{way}<" in found["ways"] for way in ways)
     assert found["where"].count("RepVGG") > 0
+
+
+@pytest.fixture
+def results(tmp_path):
+    """A map whose ways are better with a decay of 1e-3, each at one learning rate."""
+    cell = {
+        "model": "repopt_vgg_b0",
+        "share": "100%",
+        "epochs": "40",
+        "rate": "0.1",
+        "lr": "0.1",
+        "train_accuracy": "50",
+    }
+    made = {
+        "where": [{**cell, "way": way, "val_accuracy": 40 + place} for place, way in enumerate(WHERE.order["way"])],
+        "decay": [
+            {
+                "model": cell["model"],
+                "weight_decay": decay,
+                "way": way,
+                "val_accuracy": 60 + place - 1000 * float(decay),
+            }
+            | {name: cell[name] for name in ("rate", "lr", "train_accuracy")}
+            for decay in ("0.001", "0.005")
+            for place, way in enumerate(DECAY.order["way"])
+        ],
+        "one_run": [{**cell, "way": "never frozen", "val_accuracy": 50}],
+    }
+    for name, rows in made.items():
+        with (tmp_path / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, [*rows[0], "seed"])
+            writer.writeheader()
+            writer.writerows({**row, "seed": seed} for row in rows for seed in range(3))
+    return tmp_path
+
+
+def test_the_rows_of_the_usual_decay_are_the_maps(results):
+    rows = list(decayed(results))
+    assert {row["way"] for row in rows if row["weight_decay"] == "4e-05"} == set(DECAY.order["way"])
+    assert [line.split(" | ")[0] for line in render(DECAY, rows).splitlines()[2::6]] == [
+        "| 4e-05",
+        "| 0.001",
+        "| 0.005",
+    ]
+
+
+def test_each_way_is_shown_at_its_best_decay_the_best_first(results):
+    lines = render(TUNED, list(decayed(results))).splitlines()[2:]
+    assert [line.split(" | ")[0].removeprefix("| ") for line in lines] == list(DECAY.order["way"])[::-1]
+    assert all(" | 0.001 | " in line for line in lines)
+
+
+def test_the_maps_rows_with_learned_scales_are_shown_beside_the_other_ways_to_learn_them(results):
+    ways = {row["way"] for row in in_one_run(results)}
+    assert {"frozen at 10%", "frozen at 30%, scales ten times as fast", "never frozen", "RepOpt, searched"} <= ways
+    assert ONE not in ways
+
+
+def test_the_figure_over_decay_names_every_way_and_decay(results):
+    pytest.importorskip("matplotlib", reason="needs the extra report")
+    drawn = over_decay(list(decayed(results)))
+    assert all(f">{shown}<" in drawn for shown in (*DECAY.order["way"], "4e-5", "1e-3", "5e-3"))
