@@ -269,6 +269,17 @@ def test_scales_that_are_frozen_within_the_warm_up_are_said_to_move_little(tmp_p
     assert not any("will hardly move" in note for note in said)
 
 
+def test_so_are_those_of_a_resumed_run_that_is_now_shorter(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["train", "--scales", "learn", "--data", "fake:64,4,16", "--batch-size", "32"]
+    interrupt_in("_finish_epoch")
+    with pytest.raises(SystemExit):
+        main([*words, "--epochs", "40", "--warmup-epochs", "2", "--out", "run"])
+    assert "will hardly move" not in capsys.readouterr().out
+    said = notes(["train", "--resume", "--epochs", "5", "--out", "run"], capsys)
+    assert any("are frozen after epoch 1.5, within the warm-up of 2, and will hardly move" in note for note in said)
+
+
 @pytest.mark.parametrize(
     ("place", "words"),
     [

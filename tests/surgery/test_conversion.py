@@ -1,3 +1,4 @@
+from collections import namedtuple
 from functools import partial
 
 import pytest
@@ -144,7 +145,9 @@ def test_an_operator_that_a_block_cannot_stand_for_is_refused(surgery):
     with pytest.raises(ValueError, match="'0' shares its weight with '1', and a block would untie them"):
         surgery(tied, planned(tied, {"^0$": [repopt.Linear()]}))
     compiled = nn.Sequential(torch.compile(nn.Linear(4, 4)))
-    with pytest.raises(ValueError, match=r"'0' is compiled by itself, .* compile after surgery"):
+    with pytest.raises(
+        ValueError, match="'0' is compiled by itself, and would go on as it is: compile the whole model"
+    ):
         surgery(compiled, planned(compiled, {"^0$": [repopt.Linear()]}))
     patched = nn.Sequential(nn.Linear(4, 4))
     patched[0].forward = lambda x: x
@@ -153,6 +156,86 @@ def test_an_operator_that_a_block_cannot_stand_for_is_refused(surgery):
     own = nn.Sequential(Standardized(4, 4, 3))
     with pytest.raises(ValueError, match="'0' is a Standardized with a forward of its own"):
         surgery(own, planned(own, {"^0$": [Conv(3)]}))
+    gained = nn.Sequential(nn.Linear(4, 4))
+    gained[0].gain = nn.Parameter(torch.ones(()))
+    with pytest.raises(ValueError, match="'0' has a parameter of its own, 'gain', which a block would lose"):
+        surgery(gained, planned(gained, {"^0$": [repopt.Linear()]}))
+
+
+class Looping(nn.Module):
+    """Finds its layers in containers that torch does not register, one of which holds itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.norm = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3)
+        self.layers = [(self.a, torch.relu), Step(self.b, self.norm)]
+        self.by_name = {"again": self.a, "layers": self.layers}
+        self.by_name["self"] = self.by_name
+        vars(self)["last"] = self.b
+
+    def forward(self, x):
+        for layer, then in self.by_name["layers"]:
+            x = then(layer(x))
+        return self.last(self.by_name["again"](x))
+
+
+Step = namedtuple("Step", ["layer", "then"])
+
+
+@pytest.mark.parametrize("inplace", [True, False])
+def test_operators_in_lists_tuples_and_dicts_become_blocks_too_and_come_back(inplace):
+    net = Looping().double()
+    x = torch.randn(2, 3, 6, 6, dtype=torch.float64)
+    search = search_model(net, repopt.plan(net, "repvgg"), inplace=inplace)
+    assert (search is net) == inplace
+    assert search.layers[1].layer is search.last is search.b
+    expected = search(x)
+    expected.sum().backward()
+    assert all(param.grad is not None for param in search.parameters())
+    merged = repopt.merge(search, inplace=inplace)
+    torch.testing.assert_close(merged(x), expected, rtol=1e-12, atol=1e-12)
+    with torch.no_grad():
+        merged.a.weight.zero_()
+    assert not torch.equal(merged(x), expected)
+    assert merged.layers[1].layer is merged.last is merged.b
+
+
+@pytest.mark.parametrize("kind", ["method", "partial", "closure"])
+def test_a_function_that_holds_on_to_an_operator_is_refused(kind):
+    net = nn.Sequential(nn.Linear(4, 4))
+    operator = net[0]
+    made = {"method": operator.forward, "partial": partial(torch.utils.checkpoint.checkpoint, operator)}
+    net.function = {**made, "closure": lambda x: operator(x)}[kind]
+    with pytest.raises(
+        ValueError, match="the function kept as 'function' calls '0', and would go on without its block"
+    ):
+        csla_model(net, planned(net, {"^0$": [repopt.Linear()]}), inplace=True)
+
+
+def test_a_function_made_around_a_model_is_not_copied():
+    net = nn.Sequential(nn.Linear(4, 4))
+    net.function = lambda x: net[0](x)
+    plan = planned(net, {"^0$": [repopt.Linear()]})
+    with pytest.raises(
+        ValueError, match="'function' was made around the model, and a copy would go on with the original"
+    ):
+        csla_model(net, plan)
+    twin = csla_model(net, plan, inplace=True)  # where it finds the block
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(twin.function(x), twin(x))
+
+
+def test_a_block_that_is_compiled_by_itself_is_not_merged():
+    """What torch.compile returned would go on with the block."""
+    net = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1))
+    search = search_model(net, repopt.plan(net, "repvgg"))
+    search[0] = torch.compile(search[0], backend="eager")
+    optimizer = torch.optim.SGD(search.parameters(), lr=0.1)
+    for verb in (repopt.merge, partial(repopt.freeze, optimizer=optimizer)):
+        with pytest.raises(ValueError, match="'0' is compiled by itself, and would go on as it is"):
+            verb(search)
+    assert csla_blocks(search) == {}
+    assert len(optimizer.param_groups[0]["params"]) == len(list(search.parameters()))
 
 
 def test_a_model_is_copied_with_the_weights_that_hooks_compute():

@@ -314,3 +314,32 @@ def test_an_operator_whose_kernels_are_not_trained_stays_so():
     take_steps(model, optimizer, range(3))
     assert not model.grouped.weight.requires_grad
     assert torch.equal(model.grouped.weight, before)
+
+
+@pytest.mark.parametrize("make", [lambda params: torch.optim.SGD(params, lr=0.01, momentum=0.9), torch.optim.AdamW])
+def test_where_only_the_scales_are_trained_nothing_of_the_operator_is_afterwards(make):
+    search = searching()
+    for kernel in search.stem.kernels.values():
+        kernel.requires_grad_(False)
+    optimizer = make(repopt.decay_groups(search, 1e-2))
+    take_steps(search, optimizer, range(3))
+    search.eval()
+    x = torch.randn(2, 3, 16, 16, dtype=torch.float64)
+    expected = search(x)
+    model, optimizer, _ = repopt.freeze(search, optimizer)
+    torch.testing.assert_close(model(x), expected, rtol=1e-12, atol=1e-12)
+    assert not model.stem.weight.requires_grad
+    assert all(param is not model.stem.weight for group in optimizer.param_groups for param in group["params"])
+
+
+def test_a_bias_of_two_operators_leaves_the_weights_in_the_plain_models_order():
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    search = repopt.search_model(net, repopt.plan(net, {".": [Linear(), Identity()]}))
+    search[1].bias = search[0].bias
+    model, optimizer, _ = repopt.freeze(search, torch.optim.SGD(search.parameters(), lr=0.1))
+    assert list(map(id, optimizer.param_groups[0]["params"])) == list(map(id, model.parameters()))
+
+
+def test_freeze_takes_an_optimizer():
+    with pytest.raises(TypeError, match="freeze takes the search model and its optimizer, not a NoneType"):
+        repopt.freeze(searching(), None)

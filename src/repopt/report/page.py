@@ -140,7 +140,8 @@ def _searched(run: RunRecord) -> SearchedScales | None:
     operator, name = sampled_operator(means), run.folder.name
     history = over_epochs(run.scales, operator)
     share = run.recipe.get("freeze_at")  # of all epochs, however many are done
-    epochs = min(run.epochs_done, share * run.recipe.get("epochs", run.epochs_done)) if share else run.epochs_done
+    settled = min(epoch for epoch, found in run.scales.items() if found == means)  # in which they were frozen
+    epochs = min(max(share * run.recipe.get("epochs", settled), settled - 1), settled) if share else run.epochs_done
     cost = cost_share(run.info.train_images, epochs, run.info.image_size)
     return SearchedScales(
         run=run,

@@ -87,12 +87,16 @@ class LinearAdditionBlock(nn.Module):
         """The plain operator's bias."""
         return self.bias
 
+    @property
+    def is_trained(self) -> bool:
+        """Whether the plain operator's weight is to be trained."""
+        return any(param.requires_grad for param in self.parameters() if param is not self.bias)
+
     @torch.no_grad()
     def merged(self) -> LinearOperator:
         """The plain operator with the equivalent kernel."""
         plain = copy.deepcopy(self._plain[0])
-        trained = any(param.requires_grad for param in self.parameters() if param is not self.bias)
-        plain.weight = nn.Parameter(self.equivalent_kernel(), requires_grad=trained)
+        plain.weight = nn.Parameter(self.equivalent_kernel(), requires_grad=self.is_trained)
         plain.bias = self.merged_bias()
         plain.train(self.training)
         _share_hooks(plain, self)
@@ -161,6 +165,10 @@ class SearchBlock(LinearAdditionBlock):
                 if not placement.is_identity
             }
         )
+
+    @property
+    def is_trained(self) -> bool:
+        return any(kernel.requires_grad for kernel in self.kernels.values())  # the scales become constants
 
     def branch_scales(self) -> dict[str, Tensor]:
         return dict(self.scales.items())

@@ -56,6 +56,8 @@ def freeze(search: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimize
         >>> model, optimizer, handle = repopt.freeze(search, optimizer)
     """
     check_model(search, "freeze")
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"freeze takes the search model and its optimizer, not a {type(optimizer).__name__}")
     if any(isinstance(module, DistributedDataParallel) for module in search.modules()):
         raise ValueError(
             "DistributedDataParallel averages the gradients of the parameters that it was made with: freeze the model "
@@ -146,7 +148,8 @@ def _replace_params_(group: Group, blocks: Mapping[str, SearchBlock], weights: M
     for name, block in blocks.items():
         branches = [*block.kernels.values(), *block.scales.values()]
         gone.update(map(id, branches))
-        owner.update(dict.fromkeys(map(id, [*branches, *([] if block.bias is None else [block.bias])]), name))
+        for param in (*branches, *([] if block.bias is None else [block.bias])):  # a bias may be that of several
+            owner.setdefault(id(param), name)
     left = dict(weights)
     labels = group.get("param_names", [""] * len(group["params"]))
     kept: list[tuple[Any, str]] = []

@@ -176,7 +176,10 @@ def _train(
     if resume:
         trainer.resume()
         if folder is not None:
-            notes.append(_lengthened(job, folder, trainer))
+            notes += [
+                _lengthened(job, folder, trainer),
+                about_freeze(job.recipe) if trainer.subject.searching else None,
+            ]
             notes.append(about_processes(read_info(folder.path).processes, world.size))
         if folder is not None and read_info(folder.path).broken != job.broken:
             changed = {name: info[name] for name in _OF_BROKEN}
