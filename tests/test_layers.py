@@ -40,7 +40,7 @@ LAYERS = [
     {"optim.closed_form", "optim.block_kernels", "optim.grad_route"},
     {"optim.rep_optimizer"},
     {"optim.sgd", "optim.adam", "optim.lion", "optim.branch_route"},
-    {"optim.attachment", "surgery.norms"},
+    {"optim.attachment", "surgery.norms", "surgery.successors"},
     {"surgery.blocks", "optim.reparameterizing"},
     {"surgery.conversion", "data", "models"},
     {"surgery.freezing"},

@@ -1,14 +1,16 @@
-from collections import namedtuple
+import copy
 from functools import partial
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import prune
+from torch.utils.checkpoint import checkpoint
 
 import repopt
 from repopt import Conv, Identity, Linear
-from repopt.surgery.blocks import CSLABlock
+from repopt.plans.copying import copied
+from repopt.surgery.blocks import CSLABlock, LinearAdditionBlock
 from repopt.surgery.conversion import csla_blocks, csla_model, search_model
 from repopt.verification.cases import BRANCH_SETS
 from surgery.nets import planned, small_net
@@ -158,71 +160,90 @@ def test_an_operator_that_a_block_cannot_stand_for_is_refused(surgery):
         surgery(own, planned(own, {"^0$": [Conv(3)]}))
     gained = nn.Sequential(nn.Linear(4, 4))
     gained[0].gain = nn.Parameter(torch.ones(()))
+    plan = planned(gained, {"^0$": [repopt.Linear()]})
     with pytest.raises(ValueError, match="'0' has a parameter of its own, 'gain', which a block would lose"):
-        surgery(gained, planned(gained, {"^0$": [repopt.Linear()]}))
+        surgery(gained, plan)
+    gained[0].gain = None
+    surgery(gained, plan)
 
 
 class Looping(nn.Module):
-    """Finds its layers in containers that torch does not register, one of which holds itself."""
+    """Finds its layers where torch does not look for them."""
 
     def __init__(self):
         super().__init__()
         self.a, self.b, self.norm = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3)
-        self.layers = [(self.a, torch.relu), Step(self.b, self.norm)]
-        self.by_name = {"again": self.a, "layers": self.layers}
-        self.by_name["self"] = self.by_name
-        vars(self)["last"] = self.b
+        self.layers = [(self.a, torch.relu), (self.b, self.norm)]
+        self.by_layer = {self.a: {self.b}}
+        self.hidden = (nn.Sequential(self.b, nn.ReLU()),)
+        self.bound, self.called = self.a.forward, partial(torch.relu, self.b)
 
     def forward(self, x):
-        for layer, then in self.by_name["layers"]:
+        for layer, then in self.layers:
+            assert isinstance(layer, nn.Conv2d | LinearAdditionBlock)
             x = then(layer(x))
-        return self.last(self.by_name["again"](x))
-
-
-Step = namedtuple("Step", ["layer", "then"])
+        for first, (second,) in self.by_layer.items():
+            x = self.hidden[0](second(first(x)))
+        return self.called.args[0](x) * self.layers[0][0].weight.sum()
 
 
 @pytest.mark.parametrize("inplace", [True, False])
-def test_operators_in_lists_tuples_and_dicts_become_blocks_too_and_come_back(inplace):
+def test_operators_that_are_held_elsewhere_too_become_blocks_and_come_back(inplace):
     net = Looping().double()
     x = torch.randn(2, 3, 6, 6, dtype=torch.float64)
     search = search_model(net, repopt.plan(net, "repvgg"), inplace=inplace)
     assert (search is net) == inplace
-    assert search.layers[1].layer is search.last is search.b
     expected = search(x)
     expected.sum().backward()
     assert all(param.grad is not None for param in search.parameters())
+    assert inplace or all(param.grad is None for param in net.parameters())
     merged = repopt.merge(search, inplace=inplace)
-    torch.testing.assert_close(merged(x), expected, rtol=1e-12, atol=1e-12)
-    with torch.no_grad():
-        merged.a.weight.zero_()
-    assert not torch.equal(merged(x), expected)
-    assert merged.layers[1].layer is merged.last is merged.b
+    for model in (merged, copy.deepcopy(merged)):
+        torch.testing.assert_close(model(x), expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(model.bound(x), model.a(x))
+        model(x).sum().backward()
+        assert all(param.grad is not None for param in model.parameters())
 
 
 @pytest.mark.parametrize("kind", ["method", "partial", "closure"])
-def test_a_function_that_holds_on_to_an_operator_is_refused(kind):
-    net = nn.Sequential(nn.Linear(4, 4))
+def test_a_function_that_holds_on_to_an_operator_gets_its_block(kind):
+    net = nn.Sequential(nn.Linear(4, 4)).double()
     operator = net[0]
-    made = {"method": operator.forward, "partial": partial(torch.utils.checkpoint.checkpoint, operator)}
+    made = {"method": operator.forward, "partial": partial(checkpoint, operator, use_reentrant=False)}
     net.function = {**made, "closure": lambda x: operator(x)}[kind]
-    with pytest.raises(
-        ValueError, match="the function kept as 'function' calls '0', and would go on without its block"
-    ):
-        csla_model(net, planned(net, {"^0$": [repopt.Linear()]}), inplace=True)
+    twin = csla_model(net, planned(net, {"^0$": [repopt.Linear(), Identity()]}), inplace=True)
+    x = torch.randn(2, 4, dtype=torch.float64)
+    torch.testing.assert_close(twin.function(x), twin[0](x))
+    twin.function(x).sum().backward()
+    assert all(param.grad is not None for param in twin.parameters())
 
 
-def test_a_function_made_around_a_model_is_not_copied():
+@pytest.mark.parametrize("kind", ["closure", "default", "forward", "in a dict"])
+def test_a_function_made_around_a_model_is_not_copied(kind):
+    """Not by any way to make it: the copy's would compute with the original's weights."""
     net = nn.Sequential(nn.Linear(4, 4))
-    net.function = lambda x: net[0](x)
+    if kind == "forward":
+        net.forward = torch.autocast("cpu")(net.forward)
+    else:
+        made = {"closure": lambda x: net[0](x), "default": lambda x, layers=(net[0],): layers[0](x)}
+        net.function = made.get(kind, made)
     plan = planned(net, {"^0$": [repopt.Linear()]})
-    with pytest.raises(
-        ValueError, match="'function' was made around the model, and a copy would go on with the original"
-    ):
+    with pytest.raises(ValueError, match="was made around the model, and a copy would go on with the original"):
         csla_model(net, plan)
-    twin = csla_model(net, plan, inplace=True)  # where it finds the block
+    assert repopt.merge(csla_model(net, plan, inplace=True), inplace=True) is net
+
+
+@pytest.mark.parametrize("compiled", ["the model", "what torch.compile returned", "a stage"])
+def test_a_compiled_model_is_copied(compiled):
+    net = nn.Sequential(nn.Sequential(nn.Linear(4, 4)))
+    if compiled == "the model":
+        net.compile(backend="eager")
+    elif compiled == "a stage":
+        net[0] = torch.compile(net[0], backend="eager")
+    else:
+        net = torch.compile(net, backend="eager")
     x = torch.randn(2, 4)
-    torch.testing.assert_close(twin.function(x), twin(x))
+    assert torch.equal(copied(net)(x), net(x))
 
 
 def test_a_block_that_is_compiled_by_itself_is_not_merged():

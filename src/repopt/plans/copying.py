@@ -1,34 +1,62 @@
 """A copy of a model, also where hooks compute weights of it, as those of pruning and of the older weight norm do."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from types import FunctionType
+from functools import partial
+from types import FunctionType, MethodType
 from typing import TypeVar
 
 from torch import Tensor, nn
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
+_OF_TORCH = {*vars(nn.Module()), "_compiled_call_impl"}
+_HOLDING = (nn.Module, FunctionType, MethodType, partial, list, tuple, dict)
 
 
 def copied(model: ModuleT) -> ModuleT:
     """A deep copy; what hooks have computed, which torch does not copy, they compute anew in the copy."""
-    known = set(model.modules())
-    kept = [(name, value) for module in known for name, value in vars(module).items()]
-    computed = [value for _, value in kept if isinstance(value, Tensor) and not value.is_leaf]
+    known = dict.fromkeys(model.modules())
+    kept = [(module, name, value) for module in known for name, value in vars(module).items()]
+    computed = [value for _, _, value in kept if isinstance(value, Tensor) and not value.is_leaf]
     if any(isinstance(value._base, nn.Parameter) for value in computed):  # which nothing computes anew
         raise ValueError("the model keeps a view of a parameter, which a copy would lose: make it in forward instead")
-    for name, value in kept:
-        if any(isinstance(each, nn.Module) and each in known for each in closed_over(value)):
+    for module, name, value in kept:
+        if name in _OF_TORCH or hasattr(module, "_orig_mod"):  # hooks, and what torch compiles anew
+            continue
+        if any(each in known for each in _shared(value)):
             raise ValueError(
-                f"the function kept as {name!r} was made around the model, and a copy would go on with the original's: "
+                f"the function kept as {name!r} was made around the model, and a copy would go on with the original: "
                 "make it a method"
             )
     return copy.deepcopy(model, {id(value): value.detach().clone() for value in computed})
 
 
-def closed_over(value: object) -> Iterator[object]:
-    """What a function holds of the place where it was made; nothing for other objects."""
-    for cell in (value.__closure__ or ()) if isinstance(value, FunctionType) else ():
+def _shared(value: object) -> Iterator[nn.Module]:
+    """The modules that a copy has in common with a value: functions are not copied, nor what they were made around."""
+    left, seen = [(value, False)], set[tuple[int, bool]]()
+    while left:
+        each, shared = left.pop()
+        if (id(each), shared) in seen:
+            continue
+        seen.add((id(each), shared))
+        parts: Iterable[object] = ()
+        if isinstance(each, FunctionType):
+            shared, parts = True, _made_around(each)
+        elif isinstance(each, MethodType):
+            parts = (each.__func__, each.__self__)
+        elif isinstance(each, partial):
+            parts = (each.func, *each.args, *each.keywords.values())
+        elif isinstance(each, list | tuple | dict):
+            parts = each.values() if isinstance(each, dict) else each
+        elif shared and isinstance(each, nn.Module):
+            yield each
+        left += [(part, shared) for part in parts if isinstance(part, _HOLDING)]
+
+
+def _made_around(function: FunctionType) -> Iterator[object]:
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+    for cell in function.__closure__ or ():
         with suppress(ValueError):  # of a cell that is still empty
             yield cell.cell_contents

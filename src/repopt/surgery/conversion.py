@@ -6,11 +6,8 @@ it is: other parameters, device, dtype, memory format, hooks, training flags.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from itertools import product
-from types import FunctionType, MethodType
-from typing import Any, TypeVar, cast, get_args
+from collections.abc import Callable, Mapping
+from typing import TypeVar, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -18,17 +15,16 @@ from torch import Tensor, nn
 from repopt.algebra import csla
 from repopt.algebra.csla import Convention
 from repopt.algebra.operators import LinearOperator
-from repopt.plans.copying import closed_over, copied
+from repopt.plans.copying import copied
 from repopt.plans.patterns import check_model, check_not_shared, check_plain_forward, clean_modules
 from repopt.plans.planning import Plan, ScalesLike, check_kernel_names, check_plan
 from repopt.plans.scales import Counting, Scales
 from repopt.surgery.blocks import BranchBlock, CSLABlock, LinearAdditionBlock, Norm, SearchBlock
+from repopt.surgery.successors import stand_in_
 
 BlockT = TypeVar("BlockT", bound=LinearAdditionBlock)
 # these read the weights of children that they do not call
 _READING = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
-_OF_TORCH = frozenset(vars(nn.Module()))  # the attributes of every module
-_FUNCTIONS = (partial, FunctionType, MethodType)
 
 
 def search_model(
@@ -185,8 +181,7 @@ def merge(model: nn.Module, *, inplace: bool = False) -> nn.Module:
             f"this {type(model).__name__} holds no block to merge: give a model made by search_model, csla_model or "
             "branch_model"
         )
-    for block in blocks:
-        _check_not_compiled(merged, block, block.operator_name)
+    _check_not_compiled(merged, {block: block.operator_name for block in blocks})
     return _replaced(merged, {block: block.merged() for block in blocks})
 
 
@@ -231,7 +226,7 @@ def _with_blocks(
     operators = plan.on(model).modules()
     for name, operator in operators.items():
         _check_replaceable(model, operator, name)
-    _check_functions(model, operators)
+    _check_not_compiled(model, {operator: name for name, operator in operators.items()})
     blocks = {name: block_for(name, operator) for name, operator in operators.items()}  # all, before anything changes
     for name, block in blocks.items():
         block.operator_name = name
@@ -241,32 +236,24 @@ def _with_blocks(
 def _check_replaceable(model: nn.Module, operator: LinearOperator, name: str) -> None:
     """Raises where a block in the operator's place would compute or train something else."""
     check_not_shared(model, operator, name)
-    _check_not_compiled(model, operator, name)
     check_plain_forward(operator, name)
-    if own := operator._parameters.keys() - {"weight", "bias"}:
+    own = {each for each, param in operator._parameters.items() if param is not None} - {"weight", "bias"}
+    if own:
         raise ValueError(
             f"{name!r} has a parameter of its own, {min(own)!r}, which a block would lose: keep it in another module, "
             "or leave the operator out of the plan"
         )
 
 
-def _check_functions(model: nn.Module, operators: Mapping[str, LinearOperator]) -> None:
-    """Raises where a function that a module keeps would go on with an operator instead of its block."""
-    functions = [each for module in model.modules() for each in _kept(module) if isinstance(each[1], _FUNCTIONS)]
-    for (attribute, function), (name, operator) in product(functions, operators.items()):
-        if _calls(function, operator):
-            raise ValueError(
-                f"the function kept as {attribute!r} calls {name!r}, and would go on without its block: make it a "
-                "method"
-            )
-
-
-def _check_not_compiled(model: nn.Module, module: nn.Module, name: str) -> None:
+def _check_not_compiled(model: nn.Module, names: Mapping[nn.Module, str]) -> None:
     """Raises where what torch.compile made of a module would go on with it after its replacement."""
-    if any(getattr(wrapper, "_orig_mod", None) is module for wrapper in model.modules()):
-        raise ValueError(
-            f"{name!r} is compiled by itself, and would go on as it is: compile the whole model, or call its compile()"
-        )
+    for wrapper in model.modules():
+        compiled = getattr(wrapper, "_orig_mod", None)
+        if compiled is not None and compiled in names:
+            raise ValueError(
+                f"{names[compiled]!r} is compiled by itself, and would go on as it is: compile the whole model, or "
+                "call its compile()"
+            )
 
 
 def _check_called(model: nn.Module, operator: LinearOperator, name: str) -> None:
@@ -282,45 +269,11 @@ def _check_called(model: nn.Module, operator: LinearOperator, name: str) -> None
 
 def _replaced(model: nn.Module, swaps: Mapping[nn.Module, nn.Module]) -> nn.Module:
     """Puts new modules wherever the model holds old ones; returns the model, or what replaces all of it."""
-    done: dict[int, tuple[Any, Any]] = {}
     for parent in list(model.modules()):
         for attribute, child in list(parent._modules.items()):  # named_children would skip a second name
             if child is not None and child in swaps:
                 setattr(parent, attribute, swaps[child])
-        for attribute, kept in list(_kept(parent)):
-            vars(parent)[attribute] = _swapped(kept, swaps, done)
-    return swaps.get(model, model)
-
-
-def _kept(module: nn.Module) -> Iterator[tuple[str, object]]:
-    """What a module has of its own, beside parameters, buffers and submodules."""
-    return ((attribute, value) for attribute, value in vars(module).items() if attribute not in _OF_TORCH)
-
-
-def _swapped(kept: Any, swaps: Mapping[nn.Module, nn.Module], done: dict[int, tuple[Any, Any]]) -> Any:
-    """What a module keeps, with new modules for old ones, also in lists, tuples and dicts, each done once."""
-    if isinstance(kept, nn.Module):
-        return swaps.get(kept, kept)
-    if not isinstance(kept, list | tuple | dict):
-        return kept
-    if id(kept) in done:
-        return done[id(kept)][1]
-    done[id(kept)] = kept, kept  # a list may hold itself
-    places = list(kept.items() if isinstance(kept, dict) else enumerate(kept))
-    changed = {place: new for place, old in places if (new := _swapped(old, swaps, done)) is not old}
-    if not isinstance(kept, tuple):
-        for place, new in changed.items():
-            kept[place] = new
-    elif changed:
-        parts = [changed.get(place, old) for place, old in places]
-        done[id(kept)] = kept, kept._make(parts) if hasattr(kept, "_make") else tuple(parts)
-    return done[id(kept)][1]
-
-
-def _calls(kept: object, operator: nn.Module) -> bool:
-    """Whether a function is tied to an operator: a method of it, a partial, or one that was made around it."""
-    if isinstance(kept, partial):
-        return any(each is operator or _calls(each, operator) for each in (kept.func, *kept.args))
-    return any(each is operator for each in closed_over(kept)) or (
-        isinstance(kept, MethodType) and kept.__self__ is operator
-    )
+    replaced = swaps.get(model, model)
+    for old, new in swaps.items():
+        stand_in_(old, new)
+    return replaced

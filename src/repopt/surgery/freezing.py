@@ -8,6 +8,7 @@ not linear, AdamW's among them, cannot merge their state: a second moment holds 
 gathered while the scales changed. They take the branch route, which keeps the state of each branch as it was.
 """
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -64,7 +65,7 @@ def freeze(search: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimize
             "inside it, search.module, and wrap the plain model anew"
         )
     scales, route = extract_scales(search), automatic_route(optimizer)
-    blocks = search_blocks(search)
+    blocks = {name: copy.copy(block) for name, block in search_blocks(search).items()}  # which outlive the merging
     homes = {name: home for name, block in blocks.items() if (home := _home(optimizer, name, block)) is not None}
     states = {
         name: {branch: optimizer.state.get(kernel, {}) for branch, kernel in block.kernels.items()}
