@@ -1,4 +1,5 @@
 import copy
+import pickle
 from functools import partial
 
 import pytest
@@ -198,7 +199,7 @@ def test_operators_that_are_held_elsewhere_too_become_blocks_and_come_back(inpla
     assert all(param.grad is not None for param in search.parameters())
     assert inplace or all(param.grad is None for param in net.parameters())
     merged = repopt.merge(search, inplace=inplace)
-    for model in (merged, copy.deepcopy(merged)):
+    for model in (merged, copy.deepcopy(merged), pickle.loads(pickle.dumps(merged))):
         torch.testing.assert_close(model(x), expected, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(model.bound(x), model.a(x))
         model(x).sum().backward()

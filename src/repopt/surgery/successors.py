@@ -28,6 +28,9 @@ class StandIn:
     def __repr__(self) -> str:
         return repr(self._successor)
 
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:  # since pickle, too, asks for the class
+        return StandIn, (), {"_successor": self._successor}
+
     @property  # type: ignore[misc]
     def __class__(self) -> Any:  # for isinstance
         return self._successor.__class__
