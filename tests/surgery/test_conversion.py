@@ -219,6 +219,47 @@ def test_a_function_that_holds_on_to_an_operator_gets_its_block(kind):
     assert all(param.grad is not None for param in twin.parameters())
 
 
+def test_a_kept_forward_of_a_convolution_is_its_block_s():
+    net = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1)).double()
+    net.function = net[0].forward
+    x = torch.randn(2, 3, 5, 5, dtype=torch.float64)
+    search = search_model(net, repopt.plan(net, "repvgg"))
+    torch.testing.assert_close(search.function(x), search[0](x))
+    merged = repopt.merge(search)
+    torch.testing.assert_close(merged.function(x), search[0](x))
+
+
+def test_who_keeps_a_layer_has_the_one_in_its_place_however_often_it_is_replaced():
+    net = nn.Sequential(nn.Linear(2, 2, bias=False))
+    layer, plan = net[0], planned(net, {"^0$": [repopt.Linear()]})
+    for _ in range(300):
+        repopt.merge(csla_model(net, plan, inplace=True), inplace=True)
+    x = torch.randn(3, 2)
+    assert torch.equal(layer(x), net(x))
+    assert layer.weight is net[0].weight
+    assert "weight" in dir(layer)
+    layer.tag = 1
+    del layer.tag
+    assert not hasattr(net[0], "tag")
+    copy.copy(layer).in_features = 7
+    assert net[0].in_features == 2
+    assert repr(layer) == repr(net[0])
+    net.function = lambda x: layer(x)
+    with pytest.raises(ValueError, match="'function' was made around the model"):
+        copied(net)
+
+
+class Slotted(nn.Linear):
+    __slots__ = ("tag",)
+
+
+def test_a_layer_that_cannot_stand_in_for_its_block_is_replaced_all_the_same():
+    net = nn.Sequential(Slotted(2, 2)).double()
+    plan = planned(net, {"^0$": [repopt.Linear()]})
+    x = torch.randn(3, 2, dtype=torch.float64)
+    torch.testing.assert_close(csla_model(net, plan, plan.init_())(x), net(x))
+
+
 @pytest.mark.parametrize("kind", ["closure", "default", "forward", "in a dict"])
 def test_a_function_made_around_a_model_is_not_copied(kind):
     """Not by any way to make it: the copy's would compute with the original's weights."""
