@@ -1,5 +1,6 @@
 import copy
 import pickle
+from collections import deque
 from functools import partial
 
 import pytest
@@ -159,6 +160,13 @@ def test_an_operator_that_a_block_cannot_stand_for_is_refused(surgery):
     own = nn.Sequential(Standardized(4, 4, 3))
     with pytest.raises(ValueError, match="'0' is a Standardized with a forward of its own"):
         surgery(own, planned(own, {"^0$": [Conv(3)]}))
+    for looked_up in (dict, set):
+        keyed = nn.Sequential(nn.Linear(4, 4))
+        keyed.found = looked_up({keyed[0]: 1})
+        with pytest.raises(
+            ValueError, match="'0' is a key or an element of 'found', where its block would not be found"
+        ):
+            surgery(keyed, planned(keyed, {"^0$": [repopt.Linear()]}))
     gained = nn.Sequential(nn.Linear(4, 4))
     gained[0].gain = nn.Parameter(torch.ones(()))
     plan = planned(gained, {"^0$": [repopt.Linear()]})
@@ -175,7 +183,7 @@ class Looping(nn.Module):
         super().__init__()
         self.a, self.b, self.norm = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3)
         self.layers = [(self.a, torch.relu), (self.b, self.norm)]
-        self.by_layer = {self.a: {self.b}}
+        self.by_name = {"a": deque([self.a]), "b": self.b}
         self.hidden = (nn.Sequential(self.b, nn.ReLU()),)
         self.bound, self.called = self.a.forward, partial(torch.relu, self.b)
 
@@ -183,8 +191,7 @@ class Looping(nn.Module):
         for layer, then in self.layers:
             assert isinstance(layer, nn.Conv2d | LinearAdditionBlock)
             x = then(layer(x))
-        for first, (second,) in self.by_layer.items():
-            x = self.hidden[0](second(first(x)))
+        x = self.hidden[0](self.by_name["b"](self.by_name["a"][0](x)))
         return self.called.args[0](x) * self.layers[0][0].weight.sum()
 
 

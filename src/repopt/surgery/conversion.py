@@ -226,7 +226,9 @@ def _with_blocks(
     operators = plan.on(model).modules()
     for name, operator in operators.items():
         _check_replaceable(model, operator, name)
-    _check_not_compiled(model, {operator: name for name, operator in operators.items()})
+    names: dict[nn.Module, str] = {operator: name for name, operator in operators.items()}
+    _check_not_compiled(model, names)
+    _check_no_key(model, names)
     blocks = {name: block_for(name, operator) for name, operator in operators.items()}  # all, before anything changes
     for name, block in blocks.items():
         block.operator_name = name
@@ -253,6 +255,16 @@ def _check_not_compiled(model: nn.Module, names: Mapping[nn.Module, str]) -> Non
             raise ValueError(
                 f"{names[compiled]!r} is compiled by itself, and would go on as it is: compile the whole model, or "
                 "call its compile()"
+            )
+
+
+def _check_no_key(model: nn.Module, names: Mapping[nn.Module, str]) -> None:
+    """Raises where a module looks something up by an operator: it would not find the block."""
+    for attribute, kept in (each for module in model.modules() for each in vars(module).items()):
+        if isinstance(kept, dict | set | frozenset) and (keys := [key for key in kept if key in names]):
+            raise ValueError(
+                f"{names[keys[0]]!r} is a key or an element of {attribute!r}, where its block would not be found: "
+                "go by its name instead"
             )
 
 
