@@ -1,4 +1,7 @@
-"""A copy of a model, also where hooks compute weights of it, as those of pruning and of the older weight norm do."""
+"""A copy of a model that shares nothing with it, or the reason why there is none.
+
+Weights that hooks compute, as those of pruning and of the older weight norm do, are computed anew in the copy.
+"""
 
 import copy
 from collections.abc import Iterable, Iterator
@@ -15,7 +18,12 @@ _HOLDING = (nn.Module, FunctionType, MethodType, partial, list, tuple, dict)
 
 
 def copied(model: ModuleT) -> ModuleT:
-    """A deep copy; what hooks have computed, which torch does not copy, they compute anew in the copy."""
+    """A deep copy.
+
+    Raises:
+        ValueError: the model keeps a view of a parameter, or a function that was made around it, which a copy would
+            compute with the original's weights.
+    """
     known = dict.fromkeys(model.modules())
     kept = [(module, name, value) for module in known for name, value in vars(module).items()]
     computed = [value for _, _, value in kept if isinstance(value, Tensor) and not value.is_leaf]

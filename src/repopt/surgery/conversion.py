@@ -232,7 +232,7 @@ def _with_blocks(
     blocks = {name: block_for(name, operator) for name, operator in operators.items()}  # all, before anything changes
     for name, block in blocks.items():
         block.operator_name = name
-    return _replaced(model, {operator: blocks[name] for name, operator in operators.items()})
+    return _replaced(model, {operator: blocks[name] for operator, name in names.items()})
 
 
 def _check_replaceable(model: nn.Module, operator: LinearOperator, name: str) -> None:
