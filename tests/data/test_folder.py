@@ -279,6 +279,12 @@ def remove_all(folder):
     [
         (lambda root: root.rename(root.with_name("moved")), "there is no folder '.*pets': give one that holds train/"),
         (lambda root: (root / "train").rename(root / "training"), "holds no folder 'train'"),
+        (
+            lambda root: [
+                (root / name).rename(root / as_) for name, as_ in (("train", "Training"), ("val", "Testing"))
+            ],
+            "holds 'Testing', 'Training', which look like splits and not like classes: name the folder of the training",
+        ),
         (lambda root: (root / "train" / "eel").mkdir(), r"train' has 1 class folder\(s\) without images \('eel'\)"),
         (lambda root: remove_all(root / "val" / "dog"), r"val' has 1 class folder\(s\) without images \('dog'\)"),
         (
@@ -302,6 +308,30 @@ def test_folders_that_cannot_be_used_are_refused_in_a_sentence(tmp_path, spoil, 
     spoil(root)
     with pytest.raises((ValueError, FileNotFoundError), match=words):
         load_data(f"folder:{root}")
+
+
+@pytest.mark.parametrize("name", ["valid", "validation", "test"])
+def test_the_validation_images_may_lie_in_a_folder_of_another_name(tmp_path, name):
+    root = class_folders(tmp_path / "pets", val=2)
+    digest = load_data(f"folder:{root}").digest
+    (root / "val").rename(root / name)
+    found = load_data(f"folder:{root}")
+    assert (found.digest, found.held_out) == (digest, None)
+
+
+def test_a_class_may_be_called_like_a_split_beside_others(tmp_path):
+    root = class_folders(tmp_path / "pets", 4, 0) / "train"
+    (root / "cat").rename(root / "Train")
+    assert load_data(f"folder:{root}").classes == ("Train", "dog")
+
+
+@pytest.mark.parametrize("ending", [".jfif", ".jpe", ".JPEG"])
+def test_a_jpeg_is_one_whatever_its_ending(tmp_path, ending):
+    root = class_folders(tmp_path / "pets", 2, 1)
+    digest = load_data(f"folder:{root}").digest
+    for path in root.rglob("*.jpg"):
+        path.rename(path.with_suffix(ending))
+    assert load_data(f"folder:{root}").digest == digest
 
 
 def test_a_path_to_the_folder_that_is_not_utf_8_is_refused(tmp_path):

@@ -44,6 +44,14 @@ def test_safetensors_hold_the_weights(net, tmp_path):
     assert all(torch.equal(saved[key], value) for key, value in net.state_dict().items())
 
 
+def test_a_compiled_model_is_written_as_what_was_compiled(net, tmp_path):
+    path = repopt.export_model(torch.compile(net), tmp_path / "net.safetensors", X).path
+    assert {*load_file(path)} == {*net.state_dict()}
+    with torch.no_grad():
+        onnx = repopt.export_model(torch.compile(net), tmp_path / "net.onnx", X).path
+        assert relative(onnx_runner(onnx)(X), net.eval()(X)) <= 1e-4
+
+
 def test_a_model_of_repopt_is_written_in_its_deploy_form(tmp_path):
     model = settle(repopt.create_model("repvgg_nano", num_classes=4, depths=(1, 1, 1, 1)))
     path = repopt.export_model(model, tmp_path / "net.safetensors", torch.randn(2, 3, 32, 32)).path

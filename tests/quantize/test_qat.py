@@ -16,18 +16,22 @@ from repopt.train.training import train_run
 
 pytest.importorskip("torchao", reason="needs the extra int8")
 
+from repopt.quantize.pt2e import prepare
 from repopt.quantize.qat import qat_recipe, quantization_aware
 from repopt.quantize.setting import Int8
 
 
-def weights_after(lr, scale=None, trained_by=None, batch=16):
-    """A convolution in front of a frozen classifier, after QAT."""
+def weights_after(lr, scale=None, trained_by=None, batch=16, unused=False):
+    """A convolution in front of a frozen classifier, after QAT; beside another that the forward pass skips, or not."""
     torch.manual_seed(0)
     net = nn.Sequential(
         nn.Conv2d(3, 8, 3, bias=False), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10)
     )
     net[4].requires_grad_(False)
-    plan = None if scale is None else repopt.plan(net, {"^0$": [repopt.Conv(3)]}, scales={"0": {"conv3x3": scale}})
+    if unused:
+        net[1].unused = nn.Conv2d(8, 8, 3)
+    scales = {name: {"conv3x3": scale} for name in ("0", "1.unused")[: 1 + unused]}
+    plan = None if scale is None else repopt.plan(net, {"^0$|unused$": [repopt.Conv(3)]}, scales=scales)
     recipe = dataclasses.replace(
         qat_recipe(trained_by or demo(), epochs=1, lr=lr), batch_size=batch, lr_batch=batch, weight_decay=0.0
     )
@@ -50,6 +54,26 @@ def test_it_steps_by_the_optimizer_that_the_run_was_trained_with(optimizer):
 def test_a_batch_larger_than_the_data_shrinks():
     """To the 64 images that there are, and the learning rate with it."""
     torch.testing.assert_close(weights_after(0.01, batch=128), weights_after(0.005, batch=64))
+
+
+def test_an_operator_that_the_model_never_applies_has_no_part_in_it():
+    assert torch.equal(weights_after(0.01, scale=2.0, unused=True), weights_after(0.01, scale=2.0))
+
+
+class FrozenNorm(nn.BatchNorm2d):
+    def train(self, mode=True):
+        return super().train(False)
+
+
+def with_a_norm_twice(norm):
+    return nn.Sequential(norm, nn.Conv2d(3, 3, 3), norm, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 10))
+
+
+def test_a_norm_that_measures_twice_is_refused_before_the_training():
+    prepare(with_a_norm_twice(FrozenNorm(3)), torch.zeros(2, 3, 8, 8), Int8(), training=True)
+    net = with_a_norm_twice(nn.BatchNorm2d(3))
+    with pytest.raises(RuntimeError, match=r"it applies a batch norm more than once\): calibrate it by ONNX Runtime"):
+        prepare(net, torch.zeros(2, 3, 8, 8), Int8(), training=True)
 
 
 @pytest.mark.slow

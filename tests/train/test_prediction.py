@@ -1,6 +1,7 @@
 """`repopt predict`: what evaluation counts, image by image."""
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from data.pictures import class_folders, picture
+from data.pictures import class_folders, picture, truncate
 from repopt.cli import main
 from repopt.data import folder, load_data
 from repopt.train import prediction
@@ -89,6 +90,31 @@ def test_other_images_than_the_run_s_are_evaluated_whole(tmp_path):
         assert score.images == images
 
 
+def test_other_images_of_the_same_names_are_counted_as_the_run_s_own_with_a_warning(tmp_path):
+    """A copy of its folder, perhaps: most of that the run was trained on."""
+    root, other = (class_folders(tmp_path / str(side), size=(side, side)) / "train" for side in (24, 40))
+    recipe = replace(demo(), epochs=1, warmup_epochs=0, batch_size=4, size=16)
+    job = Job(method="sgd", model="repopt_vgg_nano", data=f"folder:{root}", recipe=recipe)
+    train_run(job, tmp_path / "run", device="cpu", quiet=True)
+    with pytest.warns(
+        UserWarning, match="has the file names of the run's own data, so only 2 images that the run held"
+    ):
+        (score,) = evaluate_run(tmp_path / "run", f"folder:{other}", device="cpu").values()
+    assert score.images == 2
+
+
+def test_a_run_that_left_broken_images_out_does_so_where_its_folder_is_given(tmp_path):
+    root = class_folders(tmp_path / "pets")
+    truncate(root / "train" / "cat" / "0.jpg")
+    recipe = replace(demo(), epochs=1, warmup_epochs=0, batch_size=4, size=16)
+    job = Job(method="sgd", model="repopt_vgg_nano", data=f"folder:{root}", recipe=recipe, broken="skip")
+    with pytest.warns(UserWarning, match="left out"):
+        train_run(job, tmp_path / "run", device="cpu", quiet=True)
+    moved = root.rename(tmp_path / "moved")
+    with pytest.warns(UserWarning, match="left out"):
+        assert evaluate_run(tmp_path / "run", f"folder:{moved}", device="cpu")
+
+
 def test_photos_get_the_names_of_their_folders_also_by_the_best_weights(tmp_path, monkeypatch, capsys):
     """At another size and share than in training; of odd sides and of other modes than RGB."""
     monkeypatch.chdir(tmp_path)
@@ -133,8 +159,9 @@ BAD = {
     "not an image": ("run notes.png", "'notes.png' is not a readable image (cannot identify image file"),
     "an empty folder": (
         "run empty",
-        "there are no images in 'empty': files ending in .jpg, .jpeg, .png, .webp are read",
+        "there are no images in 'empty': files ending in .jpg, .jpeg, .jpe, .jfif, .png, .webp are read",
     ),
+    "a pipe in a folder": ("run pipes", "there is no image 'pipes/a.png' (not a file): take it away"),
     "no classes": ("run photo.png --top 0", "--top must be at least 1, not 0"),
     "no run": ("empty photo.png", "'empty' is not a run folder: it has no model.safetensors"),
     "someone's factory": ("theirs photo.png", "give --trust"),
@@ -150,6 +177,8 @@ def test_bad_input_is_a_sentence(case, trained_run, tmp_path, monkeypatch, capsy
     Path("theirs/config.json").write_text(json.dumps({**config, "model": "bad_l:net"}))
     Path("notes.png").write_text("buy milk")
     Path("empty").mkdir()
+    Path("pipes").mkdir()
+    os.mkfifo("pipes/a.png")
     picture(tmp_path / "photo.png")
     words, sentence = BAD[case]
     with pytest.raises(SystemExit, match="2"):

@@ -116,7 +116,7 @@ def run(load: Callable[[], Command], given: list[str], *, prog: str) -> None:
     import tyro
     from safetensors import SafetensorError
 
-    from repopt.train.progress import StoppedError
+    from repopt.train.progress import LostRankError, StoppedError
 
     try:
         _check_words(given, prog)
@@ -124,6 +124,10 @@ def run(load: Callable[[], Command], given: list[str], *, prog: str) -> None:
     except StoppedError as error:
         _say(error)
         sys.exit(error.code)
+    except LostRankError as error:
+        _say(error)
+        sys.stderr.flush()
+        os._exit(2)
     except (ValueError, TypeError, OSError, RuntimeError, ImportError, MemoryError, SafetensorError) as error:
         _say(error)
         sys.exit(2)

@@ -1,5 +1,6 @@
 """`repopt predict`: which classes a finished run sees in images."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -38,5 +39,6 @@ def predict(
         return 0
     for each in found:
         likely = zip(each.classes, each.probabilities, strict=True)
-        print(f"{each.image}: {', '.join(f'{name} {share:.1%}' for name, share in likely)}")
+        image = os.fsencode(each.image).decode(errors="backslashreplace")  # its name need not be UTF-8
+        print(f"{image}: {', '.join(f'{name} {share:.1%}' for name, share in likely)}")
     return 0

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from PIL.Image import Image as PillowImage
 
-ENDINGS = (".jpg", ".jpeg", ".png", ".webp")
+ENDINGS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp")
 OTHERS = (".avif", ".bmp", ".gif", ".heic", ".jp2", ".tif", ".tiff")  # images, too, which are not read
 _FORMATS = ("JPEG", "PNG", "WEBP")
 _DEEP = ("I;16", "I")  # greys of 16 bits, of which the upper 8 are kept, as Pillow does with colours

@@ -1,6 +1,6 @@
-"""Images in class folders: PATH/train/CLASS/*.jpg, and PATH/val or PATH/test likewise.
+"""Images in class folders: PATH/train/CLASS/*.jpg, and PATH/val likewise, or valid, validation or test.
 
-Without val/ and test/ a tenth of each class is held out, and the class folders may lie in PATH itself. A set that is
+Without one of these a tenth of each class is held out, and the class folders may lie in PATH itself. A set that is
 small once decoded is kept as pixels, see `cached`; a larger one stays a list of files that are decoded as they are
 needed, see `streaming`.
 """
@@ -25,6 +25,8 @@ from repopt.plans.patterns import counted, listed
 
 SIZE = 224
 RESIDENT = 4 << 30
+_VALIDATION = ("val", "valid", "validation", "test")  # of which the first is taken
+_LIKE_SPLITS = {"train", "training", "testing", *_VALIDATION}
 _SMALL_SIDE = 128
 _SAMPLE = 64
 
@@ -133,12 +135,18 @@ def _split_folders(path: Path) -> tuple[Path, Path | None]:
         raise FileNotFoundError(
             f"there is no folder {str(path)!r}: give one that holds train/ and val/ with class folders"
         )
-    val = next((path / name for name in ("val", "test") if (path / name).is_dir()), None)
+    val = next((path / name for name in _VALIDATION if (path / name).is_dir()), None)
     if (path / "train").is_dir():
         return path / "train", val
     if val is not None:
         raise FileNotFoundError(
             f"{str(path)!r} holds no folder 'train': put the class folders of the training images there"
+        )
+    there = sorted(each.name for each in os.scandir(path) if each.is_dir() and not each.name.startswith("."))
+    if there and {name.lower() for name in there} <= _LIKE_SPLITS:
+        raise ValueError(
+            f"{str(path)!r} holds {listed(there)}, which look like splits and not like classes: name the folder of the "
+            "training images 'train', and that of the validation images 'val'"
         )
     return path, None
 

@@ -75,6 +75,7 @@ def export_model(
         >>> export_model(model, "net.onnx", torch.randn(8, 3, 224, 224))  # doctest: +SKIP
     """
     check_model(model, "export_model")
+    model = getattr(model, "_orig_mod", model)  # what torch.compile took
     target = Path(path)
     kind = BY_SUFFIX.get(target.suffix)
     if kind is None:

@@ -53,6 +53,8 @@ def prepare(model: nn.Module, example: Tensor, setting: Int8, *, training: bool 
         try:
             with _padding_in_numbers(model):
                 captured = _exported(model.train(training), example).module(check_guards=False)
+            if training:
+                _check_norms(captured)
             prepared: GraphModule = insert(captured, _quantizer(setting, training=training))
         except Exception as error:  # torch.export and torchao meet any code at all
             why = str(error).strip().partition("\n")[0] or type(error).__name__
@@ -73,6 +75,14 @@ def prepare(model: nn.Module, example: Tensor, setting: Int8, *, training: bool 
         stay_in_eval_mode_(prepared)
         switch_(prepared, measure=True, quantize=False)
     return prepared
+
+
+def _check_norms(captured: GraphModule) -> None:
+    """Raises where torchao would, but before the training: it cannot convert a norm whose batches are counted twice."""
+    norms = [node.args for node in captured.graph.nodes if node.target == torch.ops.aten.batch_norm.default]
+    measured = [running_mean for _, _, _, running_mean, _, training, *_ in norms if training and running_mean]
+    if len({*measured}) < len(measured):
+        raise ValueError("in training it applies a batch norm more than once")
 
 
 @contextmanager

@@ -73,8 +73,12 @@ def quantization_aware(
 
 
 def _carried(plan: Plan, program: nn.Module) -> Plan:
-    """The plan on the weights of a program, which has no modules: on a copy of the model that holds these weights."""
+    """The plan on the weights of a program, which has no modules: on a copy of the model that holds these weights.
+
+    A program has no weights of operators that the model never applies, and neither has the plan then.
+    """
     carrier, weights = copy.deepcopy(plan.model), dict(program.named_parameters())
-    for name in plan.operators:
+    blocks = {name: block for name, block in plan.blocks.items() if f"{name}.weight" in weights}
+    for name in blocks:
         carrier.get_submodule(name).weight = weights[f"{name}.weight"]
-    return plan.on(carrier)
+    return dataclasses.replace(plan, blocks=blocks).on(carrier)

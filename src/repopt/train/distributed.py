@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from repopt.device import chosen_device
 from repopt.plans.copying import copied
 from repopt.train.heartbeat import Heartbeat
+from repopt.train.progress import LostRankError
 
 # A rank that dies closes its connections, which ends the others at once. One that is busy, compiling or writing a large
 # checkpoint, must not end them.
@@ -153,7 +154,7 @@ def joined(device: str) -> Iterator[tuple[World, torch.device]]:
     except RuntimeError as error:
         if not _is_about_a_rank(error):
             raise
-        raise RuntimeError(
+        raise LostRankError(
             f"rank {dist.get_rank()} lost another rank, which has died or hangs ({str(error).partition('. ')[0]}): see "
             "its output, then start again with --resume"
         ) from error

@@ -103,6 +103,9 @@ def _files(images: Sequence[str | Path]) -> list[Path]:
             found.append(path)
         elif inside := images_in(path):
             found += inside
+            for each in inside:
+                if (reason := why_no_file(each)) is not None:
+                    raise ValueError(f"there is no image {str(each)!r} ({reason}): take it away")
         else:
             raise ValueError(f"there are no images in {str(path)!r}: files ending in {', '.join(ENDINGS)} are read")
     return found

@@ -169,6 +169,10 @@ class StoppedError(RuntimeError):
         self.code = code
 
 
+class LostRankError(RuntimeError):
+    """Another process of the training has died or hangs; torch's threads in this one may wait for it, also at exit."""
+
+
 class StopOnSignal:
     """A context in which the first signal to stop is noted, and a later one does what it would have done before.
 

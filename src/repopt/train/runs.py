@@ -16,6 +16,7 @@ written beside the last one, flushed to the disk, and takes its name in one move
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -34,6 +35,7 @@ from repopt.files import read_as, read_lines_as, remove_unfinished, replacing
 from repopt.models import create_model
 from repopt.models import load_checkpoint as load_weights
 from repopt.models.saved import CONFIG, read_saved
+from repopt.plans.patterns import counted
 from repopt.train.best_weights import BEST
 from repopt.train.checkpoint import CHECKPOINT, PREVIOUS, RunState, has_checkpoint, load_checkpoint, save_checkpoint
 from repopt.train.distributed import joined
@@ -267,7 +269,7 @@ def run_data(
         raise ValueError(f"limit must be at least 1, not {limit}")
     info = read_info(folder)
     if data is not None:
-        found = load_data(data, size=info.image_size, limit=limit, eval_size=eval_size)
+        found = load_data(data, size=info.image_size, limit=limit, broken=info.broken, eval_size=eval_size)
         own = is_same_folder(data, info.data)
     else:
         limit, own = info.limit if limit is None else limit, True
@@ -357,8 +359,18 @@ def _evaluated(trained: Trained, folder: str | Path, data: str | None, limit: in
     """The data of which the validation split is evaluated on, with files decoded at this side."""
     found = run_data(folder, data, limit=limit, eval_size=side)
     check_data(trained, found)
-    if data is None or found.held_out in (None, read_info(folder).held_out):
-        return found  # of the run's own images, those that it was not trained on
-    found = load_data(data, size=side, limit=limit)  # it is evaluated on whole, and nothing held out
+    info = read_info(folder)
+    if data is None or found.held_out is None:
+        return found
+    if found.held_out == info.held_out:  # of the run's own images, those that it was not trained on
+        if limit is None and found.digest != info.data_digest:  # that of fewer images is always another
+            warnings.warn(
+                f"{data!r} has the file names of the run's own data, so only {counted(len(found.val), 'image')} that "
+                "the run held out are counted: name the files of other images differently",
+                stacklevel=4,  # evaluate_run's caller
+            )
+        return found
+    # it is evaluated on whole, and nothing held out
+    found = load_data(data, size=side, limit=limit, broken=info.broken)
     every = together(found.train, found.val)
     return replace(found, val=every if limit is None else every.take(balanced(every.labels, limit)))
