@@ -58,8 +58,8 @@ def photos(tmp_path, monkeypatch):
 
 def test_a_folder_of_photos_needs_no_other_flag(photos, capsys):
     said = notes(["train", "--data", "photos", *SHORT], capsys)
-    assert said[0].startswith("the recipe auto takes 2 epochs, batches of 8, 64 x 64 pixels, random resized crops, fl")
-    assert said[1] == "the scales are those that ship for repopt_vgg_nano"
+    assert said[0].startswith("the recipe auto takes 2 epochs, batches of 8, weight decay 0.001, 64 x 64 pixels, ran")
+    assert said[1].startswith("the scales are those that ship for repopt_vgg_nano; --scales learn may be better")
     assert "a tenth of each class is held out, always the same; 3 images to validate on, 30 to train on" in said[2]
     run = json.loads(Path("runs/train/run.json").read_text())
     assert (run["train_images"], run["val_images"], run["data"]) == (30, 3, "photos")
@@ -133,7 +133,7 @@ def test_a_survey_counts_what_is_trained_on_and_measures_the_shorter_side(photos
         (9_469, 160, {"size": 160, "crop_padding": 0, "resized_crop": (0.25, 1.0)}),
         (50_000, 500, {"size": 224, "crop_padding": 0, "resized_crop": (0.25, 1.0)}),
         (50_000, 32, {"size": 32}),  # CIFAR's recipe
-        (500_000, 48, {"size": 48, "crop_padding": 6}),
+        (500_000, 48, {"size": 48, "crop_padding": 6, "weight_decay": 4e-5}),  # as ImageNet's
         (5, 20, {"batch_size": 8, "epochs": 300, "size": 20, "crop_padding": 2}),
     ],
 )

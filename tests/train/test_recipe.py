@@ -13,6 +13,14 @@ def test_the_papers_recipe_for_imagenet():
     assert recipe.randaugment == (2, 15)
 
 
+def test_small_data_forget_their_start_about_as_much_as_the_papers_training():
+    """The learning rate times the decay, summed over all steps of a cosine: 1.2 on ImageNet, and on 50,000 images."""
+    for name, images in (("imagenet", 1_281_167), ("small", 50_000)):
+        recipe = load_recipe(name)
+        steps = recipe.epochs * images // recipe.batch_size
+        assert recipe.lr / 2 * recipe.weight_decay * steps == pytest.approx(1.2, rel=0.05)
+
+
 def test_the_three_search_recipes_differ_where_the_paper_and_the_code_do():
     released, clipped, paper = (load_recipe(name) for name in ("search", "search-clipped", "search-paper"))
     assert (released.label_smoothing, released.warmup_epochs, released.clip) == (0.0, 5, None)

@@ -1,6 +1,7 @@
 """The recipe `auto`: a folder is trained by how many images it has and how large these are.
 
-The rule is a table in docs/recipes.md. It changes epochs, batch, size and crops of a named recipe, and nothing else.
+The rule is a table in docs/recipes.md. It changes epochs, batch, weight decay, size and crops of a named recipe, and
+nothing else.
 """
 
 import dataclasses
@@ -12,7 +13,7 @@ from repopt.data.datasets import kind_of
 from repopt.data.survey import Survey, survey
 from repopt.train.recipe import Recipe, demo, imagenet, search, small
 
-_MANY = 100_000  # images, from which on large ones are trained as ImageNet is
+_MANY = 100_000  # images, from which on large ones are trained as ImageNet is, and small ones with its weight decay
 _FEW = 5_000  # images, below which a side of 128 pixels is enough
 _SMALL_SIDE = 64  # pixels, up to which images keep their size and are shifted rather than cropped
 _STEPS, _MOST_EPOCHS = 2_400, 300  # few images are seen more often: for so many steps, within so many epochs
@@ -37,10 +38,12 @@ def auto_recipe(source: str, *, searching: bool = False, limit: int | None = Non
 
 def recipe_for(found: Survey, *, searching: bool = False) -> Recipe:
     """The recipe for a folder of so many images of such a size."""
-    if found.images >= _MANY and found.side > _SMALL_SIDE and not searching:
+    many = found.images >= _MANY
+    if many and found.side > _SMALL_SIDE and not searching:
         return imagenet()
     base = search() if searching else small()
-    return dataclasses.replace(base, **_crops(found), **_length(found, base))
+    decay = imagenet().weight_decay if many else base.weight_decay
+    return dataclasses.replace(base, weight_decay=decay, **_crops(found), **_length(found, base))
 
 
 def _crops(found: Survey) -> dict[str, Any]:
