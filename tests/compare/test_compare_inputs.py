@@ -31,7 +31,7 @@ CASES = {
     "no minutes": (None, f"{BASE} --minutes 0", "--minutes must be more than 0, not 0"),
     "minutes that are no number": (None, f"{BASE} --minutes nan", "--minutes must be more than 0, not nan"),
     "no epochs": (None, f"{BASE} --epochs 0", "epochs must be at least 1"),
-    "a list of rates": (None, f"{BASE} --lr 0.1 0.2", "--lr takes one learning rate, not 0.1 0.2"),
+    "a list of rates with a negative one": (None, f"{BASE} --lr 0.1 -0.2", "lr must be more than 0"),
     "a rate of 0": (None, f"{BASE} --lr 0", "lr must be more than 0"),
     "a method of other models": (
         None,

@@ -195,6 +195,17 @@ def test_int8_by_onnx_runtime_needs_no_torchao(tmp_path, monkeypatch):
     assert all(row["int8"] for row in figures(tmp_path / "compared")[0].values())
 
 
+def test_each_way_takes_its_best_of_the_rates_that_are_given(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = (
+        f"compare --model {OTHER} --data fake:64,4,16 --methods sgd --seeds 1 --epochs 1 --device cpu --out compared"
+    )
+    run(*words.split(), "--lr", 0.2, 0.1, 0.2, "--quiet")
+    (way,) = figures(tmp_path / "compared")[0].values()
+    assert list(way["rates"]) == ["0.1", "0.2"]
+    assert way["lr"] in (0.1, 0.2)
+
+
 @pytest.mark.slow
 def test_a_network_of_ones_own_is_compared_with_real_branches(tmp_path, monkeypatch, capsys):
     """Depthwise, grouped and dilated convolutions; --minutes leaves one epoch and one seed."""
@@ -241,6 +252,15 @@ def test_all_that_diverged_has_no_command():
     study = Study(model="mine:net", data="digits", ways=ways, recipe=demo(), rates=(0.1,), seeds=1)
     assert command_of(study, "auto", [], [way("sgd", diverged=1)]) == ""
     assert "--recipe mine.toml" in command_of(study, "mine.toml", [], [way("sgd", 80.0)])
+
+
+def test_the_command_takes_back_a_recipes_freezing_where_no_scales_are_learned():
+    """As the comparison itself does: `repopt train` refuses it there."""
+    recipe = dataclasses.replace(demo(), freeze_at=0.4)
+    ways = chosen_ways("repopt_vgg_nano", ("sgd", "repopt:learn"))
+    study = Study(model="repopt_vgg_nano", data="digits", ways=ways, recipe=recipe, rates=(0.1,), seeds=1)
+    assert "--recipe mine.toml --freeze-at None" in command_of(study, "mine.toml", [], [way("sgd", 80.0)])
+    assert "--freeze-at" not in command_of(study, "mine.toml", [], [way("repopt:learn", 80.0)])
 
 
 def test_the_command_names_the_init_of_plain_sgd():

@@ -46,7 +46,9 @@ def pages(tmp_path_factory):
     found = [measured_way(name) for name in ("sgd", "repopt:a-long-name-of-scales", "qarepvgg")]
     heads, rows = table_of(found)
     command = f"repopt train --data {'/photos' * 20} --out runs/sgd"
-    overview = Overview(sentences=sentences(found), heads=heads, rows=rows, notes=["a note"], command=command)
+    overview = Overview(
+        sentences=sentences(found, classes=10), heads=heads, rows=rows, notes=["a note"], command=command
+    )
     return {
         "methods": write_report(methods, root / "methods.html"),
         "odd": write_report(odd, root / "odd.html"),

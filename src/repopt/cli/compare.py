@@ -63,11 +63,11 @@ def compare(
             branches, qarepvgg (for any model), repvgg (for models of repopt).
         scales: of the method repopt: a file, a shipped name, ones, depth or learn; those that ship for the model unless
             given, else depth.
-        seeds: of each method.
+        seeds: how many for each method.
         epochs: of each training; the recipe's unless given.
-        minutes: that all may take: epochs are lowered to fit, then seeds. 10 unless these or --epochs are given.
-        lr: one learning rate for all. Unless given, each method has three, and goes on to lower or higher ones while
-            these are better.
+        minutes: the time for everything: epochs are lowered to fit, then seeds. 10 unless these or --epochs are given.
+        lr: learning rates to try, of which each method goes on with its best. Unless given, these are three, and lower
+            or higher ones while these are better.
         precision: of the forward and backward pass; the recipe's unless given, and with auto bf16 on CUDA.
         recipe: auto (follows the number and size of the images), a name, or a .toml file.
         out: the folder of runs, page and numbers; a comparison that was interrupted goes on.
@@ -76,21 +76,22 @@ def compare(
         quiet: print the result alone.
         json: print JSON instead of the table.
     """
-    check_request(seeds=seeds, minutes=minutes, lr=lr)
+    check_request(seeds=seeds, minutes=minutes)
     options, planned = model_options(model_args), read_choice(branches)
     base = auto_recipe(data, limit=limit) if recipe == "auto" else load_recipe(recipe)
     base, own = base if epochs is None else shortened(base, epochs), base.precision
     if precision is None and recipe == "auto":
         precision = usual_precision(chosen_device(device))
     base = replace(base, precision=precision or own)
+    given = [replace(base, lr=rate) for rate in sorted({*lr})]  # checked
     shipped = shipped_scales(model, changed=bool(options) or planned is not None)
     study = Study(
         model=model,
         data=data,
         ways=chosen_ways(model, methods, scales, shipped or "depth"),
-        recipe=base if not lr else replace(base, lr=lr[0]),
-        rates=lr or rates_around(base.lr),
-        further=() if lr else rates_beyond(base.lr),
+        recipe=given[0] if given else base,
+        rates=tuple(each.lr for each in given) or rates_around(base.lr),
+        further=() if given else rates_beyond(base.lr),
         seeds=seeds,
         limit=limit,
         options=options,
@@ -98,8 +99,8 @@ def compare(
     )
     where = None if device == "auto" else device
     other = None if base.precision == own else base.precision
-    given = {"--epochs": epochs, "--limit": limit, "--device": where, "--precision": other}
-    flags = [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
+    others = {"--epochs": epochs, "--limit": limit, "--device": where, "--precision": other}
+    flags = [word for flag, value in others.items() if value is not None for word in (flag, str(value))]
     flags += ["--warmup-epochs", f"{base.warmup_epochs:g}"] if epochs is not None else []
     flags += ["--model-args", *model_args] if model_args else []
     budget = _MINUTES if minutes is None and epochs is None else minutes
@@ -158,7 +159,7 @@ def run_study(
     results = measured(study, data, out, int8=chosen.int8, device=chosen_on, say=say)
     spent = {"estimate": chosen.minutes, "this_time": (time.perf_counter() - began) / 60}
     command = command_of(asked, named, flags or [], results, branches)
-    said = sentences(results, epochs=study.recipe.epochs, wanted=asked.recipe.epochs)
+    said = sentences(results, classes=len(data.classes), epochs=study.recipe.epochs, wanted=asked.recipe.epochs)
     record = {**as_record(study, spent, results, said, command), "environment": environment(chosen_on)}
     with replacing(out / "compare.json") as path:
         path.write_text(json.dumps(record, indent=2) + "\n")
@@ -176,16 +177,11 @@ def run_study(
     return 0
 
 
-def check_request(*, seeds: int, minutes: float | None, lr: tuple[float, ...] = ()) -> None:
+def check_request(*, seeds: int, minutes: float | None) -> None:
     if seeds < 1:
         raise ValueError(f"--seeds must be at least 1, not {seeds}")
     if minutes is not None and not 0 < minutes < math.inf:
         raise ValueError(f"--minutes must be more than 0, not {minutes:g}")
-    if len(lr) > 1:
-        raise ValueError(
-            f"--lr takes one learning rate, not {' '.join(f'{rate:g}' for rate in lr)}: leave it out, and each method "
-            "takes its best of several"
-        )
 
 
 def _speaker(*, quiet: bool) -> Say:

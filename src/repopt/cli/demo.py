@@ -29,9 +29,9 @@ def tell(
     Args:
         out: folder of the runs; if it is taken, the next free name.
         model: the plain model.
-        seeds: of each method.
+        seeds: how many for each method.
         epochs: of each training.
-        minutes: that the comparison may take: epochs are lowered to fit, then seeds.
+        minutes: the time for the comparison: epochs are lowered to fit, then seeds.
         quiet: print the result alone.
     """
     check_request(seeds=seeds, minutes=minutes)

@@ -9,7 +9,7 @@ from repopt.compare.study import Study
 from repopt.compare.verdict import Measured, ranked
 from repopt.compare.ways import Way
 from repopt.plans.patterns import counted
-from repopt.train.methods import plans_branches
+from repopt.train.methods import LEARN, plans_branches
 
 _ABSENT = "–"
 
@@ -72,6 +72,7 @@ def command_of(
     way = next(each for each in study.ways if each.name == order[0].name)
     words = ["repopt", "train", "--model", study.model, "--data", study.data, *_of_way(way), "--lr", f"{order[0].lr:g}"]
     words += [] if recipe_name == "auto" else ["--recipe", recipe_name]
+    words += ["--freeze-at", "None"] if study.recipe.freeze_at is not None and way.scales != LEARN else []
     words += ["--branches", branches] if branches is not None and plans_branches(study.model, way.method) else []
     return shlex.join([*words, *flags, "--out", f"runs/{way.method}"])
 

@@ -9,6 +9,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from repopt.train.notes import is_guessing
+
 _NOISE = 2  # standard errors
 _FEW_IMAGES = 200
 
@@ -124,11 +126,12 @@ def is_noise(best: Measured, other: Measured) -> bool:
     return best.accuracy - other.accuracy <= _NOISE * math.hypot(best.error, other.error)
 
 
-def sentences(measured: Sequence[Measured], *, epochs: int = 0, wanted: int = 0) -> list[str]:
+def sentences(measured: Sequence[Measured], *, classes: int, epochs: int = 0, wanted: int = 0) -> list[str]:
     """What the figures say, in words.
 
     Args:
         measured: the results.
+        classes: of the data.
         epochs: of each training.
         wanted: how many these would have been in full; where they were not lowered, nothing is said of it.
     """
@@ -137,6 +140,8 @@ def sentences(measured: Sequence[Measured], *, epochs: int = 0, wanted: int = 0)
         return ["Every training diverged: give a lower --lr."]
     best, rest = order[0], order[1:]
     said = [f"Best: {best.name}, with an accuracy of {_plus_minus(best.accuracy, best.error)}."]
+    if is_guessing(best.accuracy, classes):
+        said.append(f"That is guessing among {classes} classes: give more --minutes or --epochs before you choose.")
     near = [each.name for each in rest if is_noise(best, each)]
     behind = [f"{each.name} by {best.accuracy - each.accuracy:.2f}" for each in rest if each.name not in near]
     if near:
@@ -144,7 +149,8 @@ def sentences(measured: Sequence[Measured], *, epochs: int = 0, wanted: int = 0)
     if behind:
         said.append(f"Behind it by more than the noise: {_listed(behind)}.")
     if epochs < wanted:
-        said.append(f"All were trained for {epochs} of {wanted} epochs, and a full training may rank them differently.")
+        short = f"All were trained for {epochs} of {wanted} epochs"
+        said.append(f"{short}: a full training may rank them differently, and want a lower learning rate.")
     return [*said, *_about_int8(order), *_about_rates(order), *_about_seeds(measured)]
 
 

@@ -15,6 +15,7 @@ from repopt.train.recipe import Recipe, lr_at, usual_precision
 from repopt.train.records import RunConfig, ScalesRecord
 
 _CHANCE, _ABOVE = 1.5, 0.2  # times the accuracy of guessing, and a share of what it leaves: what is hardly more
+_FEW_STEPS = 3  # of an epoch
 _MOVED = 0.01  # of the scales, the least relative change
 
 
@@ -28,7 +29,8 @@ def about_auto(recipe: Recipe) -> str:
         "RandAugment": recipe.randaugment is not None,
     }
     chosen = ", ".join(name for name, on in crops.items() if on) or "no augmentation"
-    return f"the recipe auto takes {counted(recipe.epochs, 'epoch')}, batches of {recipe.batch_size}, {size}, {chosen}"
+    length = f"{counted(recipe.epochs, 'epoch')}, batches of {recipe.batch_size}, weight decay {recipe.weight_decay:g}"
+    return f"the recipe auto takes {length}, {size}, {chosen}"
 
 
 def about_scales(model: str, scales: object, method: str) -> str | None:
@@ -36,7 +38,8 @@ def about_scales(model: str, scales: object, method: str) -> str | None:
     if scales is None:
         return None
     if scales == model:
-        return f"the scales are those that ship for {model}"
+        learned = "; --scales learn may be better in a longer training" if method == "repopt" else ""
+        return f"the scales are those that ship for {model}{learned}"
     such = " with these strides or branches" if model in shipped() else ""
     others = "--scales learn may be better in a longer training" if method == "repopt" else "--scales names others"
     return f"no scales ship for {model}{such}, so they follow the depth, as sqrt(2/l); {others}"
@@ -111,8 +114,11 @@ def _about_classes(data: DataSet) -> str | None:
 
 
 def about_batch(asked: int, recipe: Recipe, data: DataSet) -> str | None:
+    """Of a batch that had to shrink, or that leaves an epoch with hardly a step."""
+    steps = len(data.train) // recipe.batch_size
     if asked == recipe.batch_size:
-        return None
+        few = f"an epoch has only {counted(steps, 'step')}, of {recipe.batch_size} images: give a smaller --batch-size"
+        return f"{few}, or leave the recipe to auto" if steps < _FEW_STEPS else None
     return (
         f"a batch of {asked} is larger than the data of {counted(len(data.train), 'image')}: it is {recipe.batch_size} "
         "here, and the learning rate shrinks with it"
@@ -140,12 +146,17 @@ def about_search(folder: Path, summary: Mapping[str, Any]) -> list[str]:
     learned = read_as(folder / "recipe.json", dict[str, Any]).get("freeze_at") is not None
     longer = "a larger --freeze-at or --scale-lr lets them move" if learned else again
     notes = []
-    guessed = 100 / classes
-    if accuracy <= min(_CHANCE * guessed, guessed + _ABOVE * (100 - guessed)):
+    if is_guessing(accuracy, classes):
         notes.append(f"an accuracy of {accuracy:.2f} is that of guessing among {classes} classes: {again}")
     if moved < _MOVED:
         notes.append(f"the scales are {moved:.1%} from where they started, so nothing was searched: {longer}")
     return notes
+
+
+def is_guessing(accuracy: float, classes: int) -> bool:
+    """Whether an accuracy is hardly more than that of guessing among so many classes."""
+    guessed = 100 / classes
+    return accuracy <= min(_CHANCE * guessed, guessed + _ABOVE * (100 - guessed))
 
 
 def _change(scales: Scales, start: Mapping[str, Mapping[str, float]]) -> float:
