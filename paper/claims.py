@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from paper.view import Gap, Wanted
@@ -32,7 +32,10 @@ class Claim:
         return f"{self.where['model']}{listed}"
 
     def finding(self, gaps: Sequence[Gap]) -> str:
-        """Whether ours agrees beyond two standard errors, for one search and for another where there is one."""
+        """Whether ours agrees beyond two standard errors, for one search and for another where there is one.
+
+        A difference that is not clearly one may still be clearly smaller than the paper's.
+        """
         if any(gap.error is None for gap in gaps):
             return "cannot tell: one run"
         side, *others = {gap.side for gap in gaps}
@@ -40,7 +43,10 @@ class Claim:
             return "depends on the search"
         if self.alike:
             return {0: "no clear difference", 1: "differs: ahead", -1: "differs: behind"}[side]
-        return {0: "cannot tell", 1: "agrees", -1: "opposite"}[side if self.paper[0] > self.paper[1] else -side]
+        paper = self.paper[0] - self.paper[1]
+        smaller = all(replace(gap, mean=gap.mean - paper).side for gap in gaps)
+        unclear = "smaller, if any" if smaller else "cannot tell"
+        return {0: unclear, 1: "agrees", -1: "opposite"}[side if paper > 0 else -side]
 
 
 def read_claims() -> list[Claim]:

@@ -6,17 +6,12 @@ A learning rate is chosen on seed 0, and what is reported is measured on the oth
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from paper.jobs import Lines, Scope, Training
-from paper.table8 import int8_column
+from paper.jobs import Training
 from paper.tables import Table
 from paper.view import SEEDS, accuracy, minus, number, text
-from paper.workshop import ENVIRONMENT, Workshop
 from repopt.plans.scales import Scales
-from repopt.quantize import Int8, QuantizeJob, quantize_run
 from repopt.train.recipe import Recipe
 
 _Ways = Mapping[str, dict[str, Any]]  # {name: what it changes of a training}
@@ -49,7 +44,7 @@ def _learned(share: float = 0.3, *, scale_lr: float = 10.0, **fields: Any) -> di
 _learned_slowly = partial(_learned, scale_lr=1.0)
 _ALONE = {"rules": "initialization"}
 ONE, TENTH = "RepOpt, one run", "RepOpt, one run, frozen at 10%"
-_WAYS: _Ways = {
+WAYS: _Ways = {
     "plain SGD": {"method": "sgd", "fields": {"kernel": "paper"}},  # He's init, which is better for it
     "Dirac": {"method": "dirac"},
     "initialization alone": {"scales": "searched", "fields": _ALONE},
@@ -69,14 +64,14 @@ _ONE_RUN: _Ways = {  # other than those
 }
 
 
-def _trainings(ways: _Ways, how: Mapping[str, Any], rates: Sequence[float] = _RATES, **key: Any) -> Iterator[Training]:
+def trainings(ways: _Ways, how: Mapping[str, Any], rates: Sequence[float] = _RATES, **key: Any) -> Iterator[Training]:
     """Every way at every learning rate; `key` has the other columns that tell its rows apart."""
     for (name, way), rate in product(ways.items(), rates):
         fields = {**how.get("fields", {}), **way.get("fields", {}), "lr": rate}
         yield Training(key={**key, "way": name, "rate": rate}, **{**how, **way, "fields": fields})
 
 
-def _mini64(epochs: int, size: str = "b0", limit: int | None = None, **fields: Any) -> dict[str, Any]:
+def mini64(epochs: int, size: str = "b0", limit: int | None = None, **fields: Any) -> dict[str, Any]:
     """A training on mini-ImageNet, evaluated at its end; an eighth of it is warm-up, of 1 to 5 epochs."""
     schedule = {"epochs": epochs, "eval_every": epochs, "warmup_epochs": min(5, max(1, epochs // 8))}
     return {"model": size, "data": "mini64", "limit": limit, "fields": {**schedule, **fields}}
@@ -89,7 +84,7 @@ _FAST: _Ways = {
     "RepOpt, searched": {"scales": "searched"},
     "RepOpt, mean over channels": {"scales": "mean"},
     "RepOpt, stage means": {"scales": "searched", "change": stage_means},
-    **{name: _WAYS[name] for name in (ONE, TENTH)},
+    **{name: WAYS[name] for name in (ONE, TENTH)},
     **{
         f"RepOpt, one run, {name}": _ONE_RUN[name]
         for name in ("frozen at 30%", "never frozen", "never frozen, scales ten times as fast")
@@ -103,7 +98,7 @@ _SLOW: _Ways = {  # for which the lowest of three learning rates was best, and a
     "Dirac": {"method": "dirac"},
     "initialization alone": {"scales": "searched", "fields": _ALONE},
     "initialization alone, stage means": {"scales": "searched", "change": stage_means, "fields": _ALONE},
-    "plain SGD": _WAYS["plain SGD"],
+    "plain SGD": WAYS["plain SGD"],
 }
 _CPU = Recipe(
     epochs=10, eval_every=10, batch_size=128, lr_batch=128, warmup_epochs=1, label_smoothing=0, crop_padding=4
@@ -114,9 +109,9 @@ TABLE4_CPU = Table(
     title="Table 4 on a CPU: nano, 20,000 images",
     keys=("way", "model", "rate", "seed"),
     trainings=[
-        *_trainings(_FAST, ON_CPU, (0.03, 0.1, 0.3)),
-        *_trainings(_SLOW, ON_CPU, (0.01, 0.03, 0.1, 0.3)),
-        *_trainings({"plain SGD, torch's init": {"method": "sgd"}}, ON_CPU, (0.003, 0.01, 0.03, 0.1)),
+        *trainings(_FAST, ON_CPU, (0.03, 0.1, 0.3)),
+        *trainings(_SLOW, ON_CPU, (0.01, 0.03, 0.1, 0.3)),
+        *trainings({"plain SGD, torch's init": {"method": "sgd"}}, ON_CPU, (0.003, 0.01, 0.03, 0.1)),
     ],
     by=("way",),
     **_CHOSEN,
@@ -136,8 +131,8 @@ _FEW = ("plain SGD", "Dirac", "RepOpt, searched", ONE, TENTH, "RepVGG")
 _OF_FEW = [*product(("a0",), ("100%",), (15, 40))]  # another model, for a few of the ways
 # the longest, for these ways at the learning rate that was best at 40 epochs on all data; Dirac's two best are level
 _LONGEST = {"plain SGD": 0.1, "Dirac": 0.1, "RepOpt, searched": 0.2, ONE: 0.2, TENTH: 0.1, "RepVGG": 0.2}
-_BASELINES = {name: _WAYS[name] for name in ("plain SGD", "Dirac")}  # best at the lowest of the rates above
-_LOWERED = {15: {name: way for name, way in _WAYS.items() if name != ONE}, 40: _BASELINES}  # {epochs: ways}
+_BASELINES = {name: WAYS[name] for name in ("plain SGD", "Dirac")}  # best at the lowest of the rates above
+_LOWERED = {15: {name: way for name, way in WAYS.items() if name != ONE}, 40: _BASELINES}  # {epochs: ways}
 
 WHERE = Table(
     title="Where does it pay?",
@@ -147,9 +142,9 @@ WHERE = Table(
             training
             for cell in [*_CELLS, *_OF_FEW]
             for size, share, epochs in [cell]
-            for training in _trainings(
-                _WAYS if cell in _CELLS else {name: _WAYS[name] for name in _FEW},
-                _mini64(epochs, size, _SHARES[share]),
+            for training in trainings(
+                WAYS if cell in _CELLS else {name: WAYS[name] for name in _FEW},
+                mini64(epochs, size, _SHARES[share]),
                 share=share,
                 epochs=epochs,
             )
@@ -157,19 +152,19 @@ WHERE = Table(
         *(
             training
             for epochs, ways in _LOWERED.items()
-            for training in _trainings(ways, _mini64(epochs), (_LOWER,), share="100%", epochs=epochs)
+            for training in trainings(ways, mini64(epochs), (_LOWER,), share="100%", epochs=epochs)
         ),
         *(
             training
             for share, (name, rate) in product(("50%", "100%"), _LONGEST.items())
-            for training in _trainings(
-                {name: _WAYS[name]}, _mini64(120, limit=_SHARES[share]), (rate,), share=share, epochs=120
+            for training in trainings(
+                {name: WAYS[name]}, mini64(120, limit=_SHARES[share]), (rate,), share=share, epochs=120
             )
         ),
     ],
     by=("model", "share", "epochs", "way"),
     **_CHOSEN,
-    order={"share": list(_SHARES), "epochs": ("5", "15", "40", "120"), "way": list(_WAYS)},
+    order={"share": list(_SHARES), "epochs": ("5", "15", "40", "120"), "way": list(WAYS)},
     columns=[
         *("model", text("share", "of the data"), "epochs", text("way", "trained by"), *_ACCURACY),
         *(minus("RepVGG"), minus("Dirac"), minus("plain SGD")),
@@ -179,7 +174,7 @@ WHERE = Table(
 ONE_RUN = Table(
     title="One run: scales learned on the way",
     keys=("model", "epochs", "way", "rate", "seed"),
-    trainings=[training for epochs in (15, 40) for training in _trainings(_ONE_RUN, _mini64(epochs), epochs=epochs)],
+    trainings=[training for epochs in (15, 40) for training in trainings(_ONE_RUN, mini64(epochs), epochs=epochs)],
     by=("epochs", "way"),
     **_CHOSEN,
     order={"epochs": ("15", "40"), "way": list(_ONE_RUN)},
@@ -192,8 +187,8 @@ BEST = Table(
     trainings=[
         training
         for data in ("cifar100", "imagenette")
-        for training in _trainings(
-            {name: _WAYS[name] for name in _FEW},
+        for training in trainings(
+            {name: WAYS[name] for name in _FEW},
             {"model": "b0", "data": data},
             _RATES if data == "imagenette" else (*_RATES, _LOWER, _LOWER / 2),  # 0.1 was best but for RepVGG
             data=data,
@@ -205,7 +200,7 @@ BEST = Table(
     columns=["data", text("way", "trained by"), *_ACCURACY, minus("RepVGG"), minus("Dirac")],
 )
 
-# {weight decay: learning rates}; the more it is, the lower the best rate. The map has the usual 4e-5.
+# {weight decay: learning rates}; the more it is, the lower the best rate. The map has the paper's 4e-5.
 _DECAY_RATES = {1e-3: (*_RATES, _LOWER), 5e-3: (*_RATES, _LOWER, _LOWER / 2)}
 _DECAYED = ("plain SGD", "Dirac", "initialization alone", "RepOpt, searched", "RepVGG")
 
@@ -216,16 +211,16 @@ DECAY = Table(
         *(
             training
             for decay, rates in _DECAY_RATES.items()
-            for training in _trainings(
-                {name: _WAYS[name] for name in _DECAYED},
-                _mini64(40, weight_decay=decay),
+            for training in trainings(
+                {name: WAYS[name] for name in _DECAYED},
+                mini64(40, weight_decay=decay),
                 rates,
                 weight_decay=decay,
             )
         ),
-        *_trainings(_BASELINES, _mini64(40, weight_decay=1e-3), (_LOWER / 2,), weight_decay=1e-3),
-        *_trainings({ONE: _WAYS[ONE]}, _mini64(40, weight_decay=1e-3), (*_RATES, _LOWER), weight_decay=1e-3),
-        *_trainings({ONE: _WAYS[ONE]}, _mini64(40, weight_decay=5e-3), (_LOWER, _LOWER / 2), weight_decay=5e-3),
+        *trainings(_BASELINES, mini64(40, weight_decay=1e-3), (_LOWER / 2,), weight_decay=1e-3),
+        *trainings({ONE: WAYS[ONE]}, mini64(40, weight_decay=1e-3), (*_RATES, _LOWER), weight_decay=1e-3),
+        *trainings({ONE: WAYS[ONE]}, mini64(40, weight_decay=5e-3), (_LOWER, _LOWER / 2), weight_decay=5e-3),
     ],
     by=("weight_decay", "way"),
     **_CHOSEN,
@@ -236,22 +231,48 @@ DECAY = Table(
     ],
 )
 
-# lr x decay x steps is about 1 at the recipe's rate, as in the paper's training on ImageNet
+BEST_DECAY = Table(
+    title="RepOpt and RepVGG on other data, with more weight decay",
+    keys=("data", "model", "weight_decay", "way", "rate", "seed"),
+    trainings=[
+        training
+        for data in ("cifar100", "imagenette")  # RepVGG's other seeds on CIFAR-100 are still to come
+        for training in trainings(
+            {name: WAYS[name] for name in (ONE, "RepVGG")},
+            {"model": "b0", "data": data, "fields": {"weight_decay": 1e-3}, "one_seed": data == "cifar100"},
+            (*_RATES, _LOWER),
+            data=data,
+            weight_decay=1e-3,
+        )
+    ],
+    by=("data", "way"),
+    **_CHOSEN,
+    columns=["data", text("way", "trained by"), *_ACCURACY, minus("RepVGG")],
+)
+
+# {weight decay: learning rates}. With 1e-2, lr x decay x steps is about 1 at the recipe's rate, as in the paper.
+_DECAY_RATES_CPU = {1e-3: (0.01, 0.03, 0.1, 0.3), 1e-2: (0.003, 0.01, 0.03, 0.1)}
 DECAY_CPU = Table(
     title="Weight decay that bites, on a CPU: nano, 20,000 images",
     keys=("way", "model", "weight_decay", "rate", "seed"),
     trainings=[
-        *_trainings(
-            {name: _WAYS[name] for name in (*_DECAYED, "RepOpt, depth", ONE)},
-            {**ON_CPU, "fields": {"weight_decay": 0.01}},
-            (0.003, 0.01, 0.03, 0.1),
-            weight_decay=0.01,
+        training
+        for decay, rates in _DECAY_RATES_CPU.items()
+        for training in trainings(
+            {name: WAYS[name] for name in (*_DECAYED, "RepOpt, depth", ONE)},
+            {**ON_CPU, "fields": {"weight_decay": decay}},
+            rates,
+            weight_decay=decay,
         )
     ],
-    by=("way",),
+    by=("weight_decay", "way"),
     **_CHOSEN,
+    order={"weight_decay": ("0.001", "0.01")},
     best_first=True,
-    columns=[text("way", "trained by"), *_ACCURACY, minus("RepVGG"), minus("Dirac")],
+    columns=[
+        *(text("weight_decay", "weight decay"), text("way", "trained by"), *_ACCURACY),
+        *(minus("RepVGG"), minus("Dirac")),
+    ],
 )
 
 _ADAMW: dict[str, Any] = {"optimizer": "AdamW", "weight_decay": 0.05}
@@ -265,7 +286,7 @@ _ADAMW_WAYS: _Ways = {
 ADAMW = Table(
     title="AdamW",
     keys=("model", "way", "rate", "seed"),
-    trainings=[*_trainings(_ADAMW_WAYS, _mini64(15), (1e-3, 3e-3, 3e-4, 1e-4))],
+    trainings=[*trainings(_ADAMW_WAYS, mini64(15), (1e-3, 3e-3, 3e-4, 1e-4))],
     by=("way",),
     **_CHOSEN,
     order={"way": list(_ADAMW_WAYS)},
@@ -276,7 +297,7 @@ ADAMW_CPU = Table(
     title="AdamW on a CPU: nano, 20,000 images",
     keys=("way", "model", "rate", "seed"),
     trainings=[
-        *_trainings(
+        *trainings(
             {
                 **_ADAMW_WAYS,
                 "RepOpt-AdamW, one run": _learned(**_ADAMW),
@@ -290,86 +311,4 @@ ADAMW_CPU = Table(
     **_CHOSEN,
     best_first=True,
     columns=ADAMW.columns,
-)
-
-_AT_TWICE = "RepVGG, lr 0.2"  # its better one; 0.1 is that of the others
-_QUANTIZED = ("RepOpt, searched", "RepVGG", _AT_TWICE, "QARepVGG", "Dirac", "plain SGD")
-_ORT: list[tuple[Any, int]] = [*product(("channel", "tensor"), (100, 1000))]
-
-
-def _quantized(training: Training, scope: Scope, seed: int, workshop: Workshop) -> Lines:
-    """A line for each setting of ONNX Runtime; one by torchao for the first seed."""
-    settings = [Int8(backend="onnxruntime", weights=by, images=images) for by, images in _ORT]
-    settings += [Int8()] if seed == scope.seeds[0] else []
-    quick = [Int8(backend="onnxruntime", images=16)]
-    jobs = [QuantizeJob(setting=setting, limit=scope.limit) for setting in (quick if scope.quick else settings)]
-    return _records(jobs, training, scope, seed, workshop)
-
-
-def _trained_on(training: Training, scope: Scope, seed: int, workshop: Workshop) -> Lines:
-    """QAT without and with the multipliers."""
-    jobs = [
-        QuantizeJob(method="qat", epochs=1 if scope.quick else 2, multipliers=multipliers, limit=scope.limit)
-        for multipliers in (False, True)
-    ]
-    return _records(jobs, training, scope, seed, workshop)
-
-
-def _records(
-    jobs: Sequence[QuantizeJob], training: Training, scope: Scope, seed: int, workshop: Workshop
-) -> list[dict[str, Any]]:
-    run, lines = training.run(scope, seed, workshop, weights=True), []
-    for job in jobs:
-        with TemporaryDirectory() as folder, workshop.sharing():
-            at: dict[str, Any] = {"out": Path(folder, "int8"), "device": workshop.chosen_device}
-            lines.append(quantize_run(run, job, quiet=workshop.quiet, **at).record)
-    return lines
-
-
-INT8 = Table(
-    title="INT8 of B0 on mini-ImageNet",
-    keys=("way", "model", "seed"),
-    trainings=[
-        training
-        for name in _QUANTIZED
-        for training in _trainings(
-            {name: {**_WAYS["RepVGG" if name == _AT_TWICE else name], "measure": _quantized}},
-            _mini64(40),
-            (0.2 if name == _AT_TWICE else 0.1,),
-        )
-    ],
-    figures=(
-        *("backend", "weights", "calibrator", "images", "form", "float_accuracy", "int8_accuracy", "drop"),
-        *("val_images", "epochs", "kernel", *ENVIRONMENT),
-    ),
-    by=("way",),
-    order={"way": _QUANTIZED},
-    columns=[
-        *(text("way", "trained by"), SEEDS, accuracy("float", "float_accuracy", weights="tensor", images="100")),
-        *(
-            int8_column(f"{by}, {images:,}", backend="onnxruntime", weights=by, images=str(images))
-            for by, images in _ORT
-        ),
-        int8_column("torchao", backend="x86"),
-    ],
-)
-
-QAT = Table(
-    title="QAT with and without the multipliers",
-    keys=("way", "model", "seed"),
-    trainings=[
-        *_trainings({"RepOpt, searched": {**_WAYS["RepOpt, searched"], "measure": _trained_on}}, _mini64(40), (0.1,)),
-    ],
-    figures=(
-        *("multipliers", "weights", "qat_epochs", "qat_lr", "form", "float_accuracy", "int8_accuracy", "drop"),
-        *("val_images", "epochs", "kernel", *ENVIRONMENT),
-    ),
-    by=("multipliers",),
-    columns=[
-        text("multipliers", "multipliers", {"False": "without", "True": "with"}),
-        SEEDS,
-        text("qat_epochs", "epochs of QAT"),
-        accuracy("float", "float_accuracy"),
-        int8_column("INT8"),
-    ],
 )

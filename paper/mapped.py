@@ -1,6 +1,6 @@
-"""Tables that show rows of the map, which `where` holds, beside their own: scales learned on the way, and decay."""
+"""Tables that show rows of others beside their own: of the map, which `where` holds, or of the paper's weight decay."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,16 +30,42 @@ def in_one_run(results: Path) -> Iterator[Record]:
 
 
 def decayed(results: Path) -> Iterator[Record]:
-    """The map's rows, which have the usual decay, and those of `decay`, which have more."""
-    for row in _on_map(results, epochs="40", way=evidence.DECAY.order["way"]):
-        yield {**row, "weight_decay": "4e-05"}
+    """The map's rows, which have the paper's decay, and those of `decay`, which have more."""
+    yield from _as_in_the_paper(_on_map(results, epochs="40", way=evidence.DECAY.order["way"]))
     yield from read_rows(results / "decay.csv")
+
+
+def decayed_on_a_cpu(results: Path) -> Iterator[Record]:
+    """The rows of `table4_cpu`, which have the paper's decay, and those of `decay_cpu`, which have more."""
+    more = read_rows(results / "decay_cpu.csv")
+    yield from _as_in_the_paper(
+        matching(read_rows(results / "table4_cpu.csv"), way=sorted({row["way"] for row in more}))
+    )
+    yield from more
+
+
+def elsewhere(results: Path) -> Iterator[Record]:
+    """The rows of `best`, which have the paper's decay, and those of `best_decay`, which have more."""
+    yield from _as_in_the_paper(read_rows(results / "best.csv"))
+    yield from read_rows(results / "best_decay.csv")
+
+
+def _as_in_the_paper(rows: Iterable[Record]) -> Iterator[Record]:
+    """The rows of a table that does not vary the decay, with the paper's."""
+    return ({**row, "weight_decay": "4e-05"} for row in rows)
 
 
 IN_ONE_RUN = replace(
     evidence.ONE_RUN,
     order=_ORDER,
     columns=[*evidence.ONE_RUN.columns, minus("RepOpt, searched"), minus("RepVGG")],
+)
+DECAYED_ON_A_CPU = replace(evidence.DECAY_CPU, order={"weight_decay": ("4e-05", "0.001", "0.01")})
+_DATA, *_OTHERS = evidence.BEST.columns
+ELSEWHERE = replace(
+    evidence.BEST,
+    by=("data", "weight_decay", "way"),
+    columns=[_DATA, text("weight_decay", "weight decay"), *_OTHERS],
 )
 # each way at its best weight decay
 TUNED = View(

@@ -143,12 +143,14 @@ def _settings(results: Path) -> Iterator[Record]:
             trained = [row for row in rows if row.get("val_accuracy")] or rows
             left, _ = rows_left(table_named(name), Scope(), results / f"{name}.csv")
             found = {setting: _distinct(trained, _COLUMNS.get(setting, setting)) for setting in _SETTINGS}
-            found["seeds"] = _distinct(trained, "seed")
+            seeds = sorted({int(row["seed"]) for row in trained})
+            found["seeds"] = f"{seeds[0]} to {seeds[-1]}" if seeds[1:] else str(seeds[0])
             yield {"table": f"`{name}`", "rows": str(len(rows)), "missing": str(len(left) or ""), **found}
 
 
 def _distinct(rows: Sequence[Record], column: str) -> str:
-    return ", ".join(sorted({row[column] for row in rows if row.get(column)}))
+    texts = {row[column] for row in rows if row.get(column)}
+    return ", ".join(sorted(texts, key=lambda text: (int(text) if text.isdigit() else 0, text)))
 
 
 def _ranks(results: Path) -> Iterator[Record]:
@@ -167,6 +169,8 @@ _MADE: Mapping[str, tuple[Callable[[Path], Iterator[Record]], View]] = {
     "one_run": (mapped.in_one_run, mapped.IN_ONE_RUN),
     "decay": (mapped.decayed, evidence.DECAY),
     "tuned": (mapped.decayed, mapped.TUNED),
+    "decay_cpu": (mapped.decayed_on_a_cpu, mapped.DECAYED_ON_A_CPU),
+    "best_decay": (mapped.elsewhere, mapped.ELSEWHERE),
     "compare": (compared.rows, compared.VIEW),
 }
 

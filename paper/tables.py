@@ -23,9 +23,14 @@ from repopt.train.loop import DivergedError
 NAMES = {
     **{"table2": "table2:TABLE2", "table3": "table2:TABLE3", "table4": "table4:TABLE4"},
     **{"table4_cpu": "evidence:TABLE4_CPU", "where": "evidence:WHERE", "one_run": "evidence:ONE_RUN"},
-    **{"best": "evidence:BEST", "decay": "evidence:DECAY", "decay_cpu": "evidence:DECAY_CPU"},
+    **{
+        "best": "evidence:BEST",
+        "decay": "evidence:DECAY",
+        "best_decay": "evidence:BEST_DECAY",
+        "decay_cpu": "evidence:DECAY_CPU",
+    },
     **{"adamw": "evidence:ADAMW", "adamw_cpu": "evidence:ADAMW_CPU"},
-    **{"int8_mini": "evidence:INT8", "qat_mini": "evidence:QAT"},
+    **{"int8_mini": "evidence_int8:INT8", "qat_mini": "evidence_int8:QAT"},
     **{"constants": "studies:CONSTANTS", "multipliers": "scale_figures:MULTIPLIERS", "a0": "studies:A0"},
     **{"table5": "studies:TABLE5", "table6": "studies:TABLE6", "tableB": "studies:TABLE_B"},
     "table7": "table7:TABLE7",

@@ -1,10 +1,11 @@
 """The figures of docs/results.md: what each way to train reaches, and where re-parameterization gains on others."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from paper.evidence import DECAY, ONE, WHERE
-from paper.view import Gap, Record, difference, groups, matching, mean, mean_and_error
+from paper.view import Record, difference, matching, mean, mean_and_error
 from repopt.report.figures import GRID, INK, MARKERS, MUTED, SERIES, key, new_figure, new_panels, to_svg
 
 _SHOWN = {"model": "repopt_vgg_b0", "share": "100%", "epochs": "15"}
@@ -15,7 +16,7 @@ def drawings(rows: Sequence[Record]) -> dict[str, str]:
     """{name of a file: figure}."""
     lines = {way: _shown(matching(rows, **_SHOWN, way=way)) for way in WHERE.order["way"]}
     found = {way: mean_and_error(line) for way, line in lines.items() if line}
-    return {"ways": _accuracies(found), "where": _gains({ours: [*_cells(rows, ours)] for ours in _OURS})}
+    return {"ways": _accuracies(found), "where": _map(matching(rows, model=_SHOWN["model"]))}
 
 
 def over_decay(rows: Sequence[Record]) -> str:
@@ -39,16 +40,6 @@ def over_decay(rows: Sequence[Record]) -> str:
 def _shown(rows: Sequence[Record]) -> Sequence[Record]:
     """The rows of the learning rate that seed 0 chooses."""
     return WHERE.at_best(rows) if rows else []
-
-
-def _cells(rows: Sequence[Record], ours: str) -> Iterator[tuple[float, Mapping[str, Gap]]]:
-    """For each model, share of the data and length: accuracy on training images, and what ours has more than others."""
-    for cell in groups(rows, "model", "share", "epochs").values():
-        lines = {way: _shown(matching(cell, way=way)) for way in (ours, *_OTHERS)}
-        gaps = {way: difference(lines[ours], lines[way]) for way in _OTHERS}
-        known = {way: gap for way, gap in gaps.items() if gap is not None and gap.error is not None}
-        if known:
-            yield mean(lines[ours], "train_accuracy"), known
 
 
 def _accuracies(found: Mapping[str, tuple[float, float]]) -> str:
@@ -75,18 +66,31 @@ def _accuracies(found: Mapping[str, tuple[float, float]]) -> str:
     return to_svg(figure, "Accuracy of RepOpt-VGG-B0 on mini-ImageNet after 15 epochs, by the way it is trained")
 
 
-def _gains(found: Mapping[str, Sequence[tuple[float, Mapping[str, Gap]]]]) -> str:
-    """What RepOpt has more than others, over its accuracy on training images; a panel for each way to its scales."""
-    figure, panels = new_panels(len(found), 1, width=560, height=250, sharex=True, sharey=True)
-    for (ours, cells), (axes,) in zip(found.items(), panels, strict=True):
+def _map(rows: Sequence[Record]) -> str:
+    """By how much RepOpt is ahead of others: a row of panels for each way to its scales, a column for each share."""
+    shares, epochs = WHERE.order["share"], WHERE.order["epochs"]
+    figure, panels = new_panels(len(_OURS), len(shares), width=250, height=240, sharey=True)
+    for (ours, row), (column, share) in product(zip(_OURS, panels, strict=True), enumerate(shares)):
+        axes, trained = row[column], []
         axes.axhline(0, color=INK, linewidth=1)
-        for series, way in enumerate(_OTHERS):
-            look: dict[str, Any] = {"marker": MARKERS[series][0], "color": SERIES[series]}
-            for trained, gap in ((trained, gaps[way]) for trained, gaps in cells if way in gaps):
-                axes.errorbar(trained, gap.mean, yerr=gap.error, markersize=7, capsize=4, linewidth=2, **look)
-        axes.set_title(ours, loc="left", color=MUTED, fontsize=13)
-        axes.set_ylabel("points ahead")
-    axes.set_xlim(0, 100)
-    axes.set_xlabel("its accuracy on training images (%)")
-    key(axes, [f"of {way}" for way in _OTHERS])
-    return to_svg(figure, "Points that RepOpt is ahead of plain SGD, Dirac and RepVGG, over its training accuracy")
+        for place, length in enumerate(epochs):
+            cell = matching(rows, share=share, epochs=length)
+            lines = {way: _shown(matching(cell, way=way)) for way in (ours, *_OTHERS)}
+            trained.append(mean(lines[ours], "train_accuracy"))
+            for series, way in enumerate(_OTHERS):
+                look: dict[str, Any] = {"marker": MARKERS[series][0], "color": SERIES[series]}
+                gap = difference(lines[ours], lines[way])
+                if gap is not None:
+                    at = place + (series - 1) / 6
+                    axes.errorbar(at, gap.mean, yerr=gap.error, markersize=6, capsize=3, linewidth=2, **look)
+        labels = [
+            f"{length}\n{right:.0f}%" if right == right else length
+            for length, right in zip(epochs, trained, strict=True)
+        ]
+        axes.set_xticks(range(len(epochs)), labels)
+        axes.set_title(f"{ours}, {share} of the data", loc="left", color=MUTED, fontsize=12)
+        axes.set_xlabel("epochs, and training accuracy")
+        if not column:
+            axes.set_ylabel("points ahead")
+    key(panels[0][0], [f"of {way}" for way in _OTHERS])
+    return to_svg(figure, "Points by which RepOpt is ahead of plain SGD, Dirac and RepVGG, over epochs and data")

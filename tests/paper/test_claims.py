@@ -1,4 +1,4 @@
-"""A claim of the paper: ours agrees, is the opposite, or cannot tell."""
+"""A claim of the paper: ours agrees, is smaller or the opposite, or cannot tell."""
 
 import pytest
 
@@ -22,7 +22,10 @@ def found(paper, *means, error=0.5, alike=False):
         (-1.4, -1.1, "agrees"),
         (1.4, 1.1, "agrees"),
         (-1.4, -0.9, "cannot tell"),
-        (-1.4, 0.9, "cannot tell"),
+        (-1.4, -0.5, "cannot tell"),
+        (-1.4, -0.3, "smaller, if any"),
+        (-1.4, 0.9, "smaller, if any"),
+        (1.4, 0.3, "smaller, if any"),
         (-1.4, 1.1, "opposite"),
         (1.4, -1.1, "opposite"),
     ],
@@ -46,7 +49,8 @@ def test_what_holds_for_one_of_two_searches_depends_on_the_search(mean):
 def test_what_holds_for_both_searches_holds():
     assert found(-1.4, -1.1, -1.2) == "agrees"
     assert found(-1.4, 1.1, 1.2) == "opposite"
-    assert found(-1.4, -0.1, 0.1) == "cannot tell"
+    assert found(-1.4, -0.1, 0.1) == "smaller, if any"
+    assert found(-1.4, -0.1, -0.9) == found(-1.4, -0.9, -0.1) == "cannot tell"
     assert found(0.06, -1.1, -1.2, alike=True) == "differs: behind"
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import statistics
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ import torch
 
 from paper.evidence import DECAY, ONE, WHERE, stage_means
 from paper.jobs import Scope, Training
-from paper.mapped import TUNED, decayed, in_one_run
+from paper.mapped import ELSEWHERE, TUNED, decayed, elsewhere, in_one_run
+from paper.pages import RESULTS
 from paper.tables import Table, reproduce, rows_left
 from paper.view import SEEDS, accuracy, read_rows, render
 from paper.workshop import Workshop
@@ -94,7 +96,7 @@ def test_stages_have_one_scale_for_each_kind_of_branch():
         }
 
 
-def test_the_figures_have_every_way_and_a_point_for_each_known_cell():
+def test_the_figures_have_every_way_and_a_panel_for_each_share_of_the_data():
     pytest.importorskip("matplotlib", reason="needs the extra report")
     ways = ("plain SGD", "Dirac", "RepOpt, searched")
     cell = {"model": "repopt_vgg_b0", "share": "100%", "epochs": "15", "rate": "0.1", "train_accuracy": "50"}
@@ -106,7 +108,9 @@ def test_the_figures_have_every_way_and_a_point_for_each_known_cell():
     assert set(ways) <= set(WHERE.order["way"])
     found = drawings(rows)
     assert all(f">{way}<" in found["ways"] for way in ways)
-    assert found["where"].count("RepVGG") > 0
+    for scales, share in product(("searched", "one run"), WHERE.order["share"]):
+        assert f">RepOpt, {scales}, {share} of the data<" in found["where"]
+    assert found["where"].count(">50%<") == 1  # the training accuracy of the one cell that is known
 
 
 @pytest.fixture
@@ -143,7 +147,7 @@ def results(tmp_path):
     return tmp_path
 
 
-def test_the_rows_of_the_usual_decay_are_the_maps(results):
+def test_the_rows_of_the_papers_decay_are_the_maps(results):
     rows = list(decayed(results))
     assert {row["way"] for row in rows if row["weight_decay"] == "4e-05"} == set(DECAY.order["way"])
     assert [line.split(" | ")[0] for line in render(DECAY, rows).splitlines()[2::6]] == [
@@ -163,6 +167,14 @@ def test_the_maps_rows_with_learned_scales_are_shown_beside_the_other_ways_to_le
     ways = {row["way"] for row in in_one_run(results)}
     assert {"frozen at 10%", "frozen at 30%, scales ten times as fast", "never frozen", "RepOpt, searched"} <= ways
     assert ONE not in ways
+
+
+def test_other_data_is_shown_with_the_papers_decay_and_with_more():
+    rows = list(elsewhere(RESULTS))
+    shown = [line.split(" | ")[:3] for line in render(ELSEWHERE, rows).splitlines()[2:]]
+    for data in ("cifar100", "imagenette"):
+        assert {decay for each, decay, _ in shown if each == f"| {data}"} == {"4e-05", "0.001"}
+    assert [f"| {data}", "0.001", ONE] in shown
 
 
 def test_the_figure_over_decay_names_every_way_and_decay(results):
