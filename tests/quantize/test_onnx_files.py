@@ -1,10 +1,12 @@
 import logging
 import math
 import sys
+from dataclasses import replace
 
 import onnx
 import pytest
 import torch
+from torch import nn
 
 import repopt
 from exported import onnx_metadata, small_run
@@ -87,6 +89,20 @@ def test_the_file_of_an_int8_program_chooses_its_classes(depth, trained_run, tmp
         tensor.data_type for tensor in onnx.load(tmp_path / "int8.onnx").graph.initializer if len(tensor.dims) == 4
     }
     assert stored == {onnx.TensorProto.INT8}
+
+
+@torch.no_grad()
+def test_large_sums_do_not_saturate(tmp_path):
+    """Two products of 255 and 127 are more than 16 bits hold, which is where kernels without VNNI saturate."""
+    net = nn.Sequential(nn.Conv2d(4, 4, 3, bias=False), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    nn.init.ones_(net[0].weight)
+    images = torch.rand(16, 4, 8, 8, generator=torch.Generator().manual_seed(0)) / 10 + 0.9
+    setting = Int8(backend="onnxruntime")
+    for symmetric in (False, True):
+        int8 = repopt.quantize_model(
+            net, [images], tmp_path / "net.onnx", setting=replace(setting, symmetric=symmetric)
+        )
+        assert compare([net(images)], [int8(images)]).difference < 0.01
 
 
 def test_the_difference_is_relative_to_the_largest_logit_of_an_image():
