@@ -15,7 +15,8 @@ from repopt.report.figures import GRID, INK, MARKERS, MUTED, SERIES, key, new_fi
 _MODEL, _OPERATOR = "repopt_vgg_b0", "stage2.1.conv"
 _CHANNELS = 8  # in and out, of the multiplier that is drawn
 _INT8 = {"float": "channel", "INT8, weights scaled per channel": "channel", "INT8, per tensor": "tensor"}
-_FRONT = {"RepOpt": "RepOpt, searched", "RepVGG": "RepVGG, lr 0.2"}  # the better of its rates
+# {method: its rows}; RepVGG at the better of its rates
+_FRONT = {"RepOpt": {"way": "RepOpt, searched"}, "RepVGG": {"way": "RepVGG", "rate": "0.2"}}
 _TRAINED_BY = {"repvgg": "RepVGG", "repopt": "RepOpt"}
 
 
@@ -50,19 +51,24 @@ def multiplier() -> str:
 
 def int8_bars(rows: Sequence[Record], ways: Sequence[str]) -> str:
     """Accuracy in float and in INT8 by the way a model was trained, with deviations over the seeds."""
-    ways = [way for way in ways if matching(rows, way=way)]
-    figure, axes = new_figure(width=560, height=70 + 62 * len(ways))
+    found = {way: groups(matching(rows, way=way), "rate") for way in ways}
+    trained = {
+        f"{way}, lr {rate}" if len(by_rate) > 1 else way: rows
+        for way, by_rate in found.items()
+        for (rate,), rows in sorted(by_rate.items())
+    }
+    figure, axes = new_figure(width=560, height=70 + 62 * len(trained))
     axes.set_xlim(0, 1.08 * max(values(rows, "float_accuracy")))
     axes.grid(visible=False, axis="y")
     axes.grid(axis="x", color=GRID, linewidth=0.6)
-    for height, way in enumerate(reversed(ways)):
+    for height, each in enumerate(reversed(trained.values())):
         for series, (kind, by) in enumerate(_INT8.items()):
-            measured = matching(rows, way=way, backend="onnxruntime", weights=by, images="1000")
-            found = values(measured, "float_accuracy" if kind == "float" else "int8_accuracy")
-            error = statistics.stdev(found) if len(found) > 1 else None
-            at, length = height + 0.26 - 0.26 * series, statistics.mean(found)
+            measured = matching(each, backend="onnxruntime", weights=by, images="1000")
+            reached = values(measured, "float_accuracy" if kind == "float" else "int8_accuracy")
+            error = statistics.stdev(reached) if len(reached) > 1 else None
+            at, length = height + 0.26 - 0.26 * series, statistics.mean(reached)
             labelled_bar(axes, at, length, series, f"{length:.1f}", height=0.23, xerr=error)
-    axes.set_yticks(range(len(ways)), ways[::-1])
+    axes.set_yticks(range(len(trained)), [*trained][::-1])
     axes.set_xlabel("accuracy (%)")
     key(axes, list(_INT8))
     return to_svg(figure, "Accuracy of B0 on mini-ImageNet in float and in INT8, by the way it was trained")
@@ -132,7 +138,8 @@ def front(rows: Sequence[Record], study: Mapping[str, Any]) -> str:
     methods = []
     for method in study["methods"]:
         name = method_name(method)
-        found = matching(rows, way=_FRONT.get(name, name), backend="onnxruntime", weights="channel", images="1000")
+        about = _FRONT.get(name, {"way": name})
+        found = matching(rows, **about, backend="onnxruntime", weights="channel", images="1000")
         methods.append({"name": name, "images_per_second": method["images_per_second"]})
         for kind, column in (("", "float_accuracy"), ("int8_", "int8_accuracy")):
             accuracy, error = mean_and_error(found, column)
