@@ -220,12 +220,8 @@ DECAY = Table(
             )
         ),
         *trainings(_BASELINES, mini64(40, weight_decay=1e-3), (_LOWER / 2,), weight_decay=1e-3),
-        *trainings(
-            {name: WAYS[name] for name in (ONE, "QARepVGG")},
-            mini64(40, weight_decay=1e-3),
-            (*RATES, _LOWER),
-            weight_decay=1e-3,
-        ),
+        *trainings({ONE: WAYS[ONE]}, mini64(40, weight_decay=1e-3), (*RATES, _LOWER), weight_decay=1e-3),
+        *trainings({"QARepVGG": WAYS["QARepVGG"]}, mini64(40, weight_decay=1e-3), weight_decay=1e-3),
         *trainings({ONE: WAYS[ONE]}, mini64(40, weight_decay=5e-3), (_LOWER, _LOWER / 2), weight_decay=5e-3),
     ],
     by=("weight_decay", "way"),
@@ -242,11 +238,11 @@ BEST_DECAY = Table(
     keys=("data", "model", "weight_decay", "way", "rate", "seed"),
     trainings=[
         training
-        for data in ("cifar100", "imagenette")
+        for data, name in product(("cifar100", "imagenette"), (ONE, "RepVGG"))
         for training in trainings(
-            {name: WAYS[name] for name in (ONE, "RepVGG")},
+            {name: WAYS[name]},
             {"model": "b0", "data": data, "fields": {"weight_decay": 1e-3}},
-            (*RATES, _LOWER, _HIGHER),
+            (*RATES, _LOWER) if (data, name) == ("cifar100", "RepVGG") else (*RATES, _LOWER, _HIGHER),
             data=data,
             weight_decay=1e-3,
         )

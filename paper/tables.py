@@ -122,10 +122,10 @@ def rows_left(table: Table, scope: Scope, path: Path, only: str = "*") -> tuple[
 def is_chosen(table: Table, row: TableRow, rows: Sequence[TableRow], records: Sequence[Record]) -> bool | None:
     """Whether a row has the setting that the first seed chooses; None where that is not known yet."""
     rivals = table.rivals(row, rows)
-    found = [record for rival in rivals for record in matching(records, **rival.texts)]
-    if len(found) < len(rivals):
+    if not all(matching(records, **rival.texts) for rival in rivals):
         return None
-    chosen = table.at_best(found)
+    alike = {column: text for column, text in row.texts.items() if column not in (*table.best, "seed")}
+    chosen = table.at_best(matching(records, **alike))
     return not rivals or (any(chosen) and all(chosen[0][column] == row.texts[column] for column in table.best))
 
 

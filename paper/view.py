@@ -15,6 +15,7 @@ Wanted = str | Sequence[str]  # a text, or any of several
 # how kernels start, and how a model is trained, as a reader knows it
 INITS = {"authors": "torch's", "paper": "He's"}
 _METHODS = {"repopt": "RepOpt", "repvgg": "RepVGG", "qarepvgg": "QARepVGG", "sgd": "plain SGD", "dirac": "Dirac"}
+_CLEARLY = 0.5  # points between single trainings: two seeds of one setting differ by as much
 _NAMES = {"init": INITS, "kernel": INITS, "method": _METHODS, "trained_by": _METHODS}  # by column
 
 
@@ -132,22 +133,30 @@ class View:
     columns: Sequence[Column | str]  # those of the rows by name; one without a single entry is left out
     by: tuple[str, ...] = ()  # columns whose texts tell lines apart, the last a line's name; else each row is a line
     best: tuple[str, ...] = ()  # the columns of settings that were tried, of which a line shows the best
-    chosen_on: str = ""  # the seed that chooses the best, whose rows are then not shown; else the mean over all does
+    chosen_on: str = ""  # the seed that chooses the best, as `at_best` says; else the mean over all does
     where: Mapping[str, Wanted] = field(default_factory=dict)  # the rows that are shown, by the texts of their columns
     order: Mapping[str, Sequence[str]] = field(default_factory=dict)  # another one; other texts are left out
     best_first: bool = False  # lines that `order` does not tell apart are ordered by accuracy
     csv: str = ""  # the file of the rows, where it is not named as the table is
 
     def at_best(self, rows: Sequence[Record]) -> Sequence[Record]:
-        """The rows of the best setting, where several were tried."""
+        """The rows of the best setting, where several were tried.
+
+        One seed chooses, and is not shown. Where its choice has no other seeds, the next best that has some is shown,
+        unless it is clearly worse.
+        """
         if not self.best:
             return rows
         settings = groups(rows, *self.best)
         if not self.chosen_on or len(settings) == 1:  # of which no seed had to choose
             return best(settings.values())
-        chosen = best([matching(tried, seed=self.chosen_on) for tried in settings.values()])
-        setting = next((tried for tried in settings.values() if chosen and chosen[0] in tried), [])
-        return [row for row in setting if row["seed"] != self.chosen_on] or chosen
+        first = {setting: matching(tried, seed=self.chosen_on) for setting, tried in settings.items()}
+        chosen = best(first.values())
+        near = {setting: mean(found) for setting, found in first.items() if mean(found) > mean(chosen) - _CLEARLY}
+        for setting in sorted(near, key=near.__getitem__, reverse=True):
+            if others := [row for row in settings[setting] if row["seed"] != self.chosen_on]:
+                return others
+        return chosen
 
 
 def render(view: View, rows: Sequence[Record]) -> str:
