@@ -25,11 +25,13 @@ def over_decay(rows: Sequence[Record]) -> str:
     decays = sorted({row["weight_decay"] for row in rows}, key=float)
     for series, way in enumerate(DECAY.order["way"]):
         lines = [DECAY.at_best(matching(rows, way=way, weight_decay=decay)) for decay in decays]
-        accuracies, errors = zip(*map(mean_and_error, lines), strict=True)
+        points = [(place, *mean_and_error(line)) for place, line in enumerate(lines) if line]
+        places, accuracies, errors = zip(*points, strict=True)
         look: dict[str, Any] = {"marker": MARKERS[series][0], "color": SERIES[series], "linewidth": 2, "capsize": 4}
-        axes.errorbar(range(len(decays)), accuracies, yerr=errors, markersize=7, **look)
-        place = (len(decays) - 1, accuracies[-1])
-        axes.annotate(way, place, (12, 0), textcoords="offset points", va="center", color=INK, fontsize=12)
+        axes.errorbar(places, accuracies, yerr=errors, markersize=7, **look)
+        ends = places[-1] == len(decays) - 1
+        beside: dict[str, Any] = {"xytext": (12, 0), "va": "center"} if ends else {"xytext": (0, 8), "ha": "center"}
+        axes.annotate(way, (places[-1], accuracies[-1]), textcoords="offset points", color=INK, fontsize=12, **beside)
     axes.set_xticks(range(len(decays)), [f"{float(decay):.0e}".replace("e-0", "e-") for decay in decays])
     axes.set_xlim(-0.15, len(decays) - 0.25)
     axes.set_xlabel("weight decay")
