@@ -90,7 +90,7 @@ _FAST: _Ways = {
         f"RepOpt, one run, {name}": _ONE_RUN[name]
         for name in ("frozen at 30%", "never frozen", "never frozen, scales ten times as fast")
     },
-    "RepVGG": {"method": "repvgg"},
+    **{name: WAYS[name] for name in ("RepVGG", "QARepVGG")},
     "multipliers alone": {"scales": "searched", "fields": {"rules": "iteration"}},
 }
 _SLOW: _Ways = {  # for which the lowest of three learning rates was best, and a fourth was tried

@@ -100,8 +100,14 @@ def difference(first: Sequence[Record], second: Sequence[Record], column: str = 
     if not one or not other or diverged(first) or diverged(second):
         return None
     known = len(one) > 1 and len(other) > 1
-    error = math.hypot(*(statistics.stdev(found) / math.sqrt(len(found)) for found in (one, other))) if known else None
+    error = _pooled(one, other) * math.sqrt(1 / len(one) + 1 / len(other)) if known else None
     return Gap(mean=statistics.mean(one) - statistics.mean(other), error=error)
+
+
+def _pooled(*groups: Sequence[float]) -> float:
+    """The deviation of all groups together, each around its own mean: that of two or three seeds alone says little."""
+    squares = sum(statistics.variance(found) * (len(found) - 1) for found in groups)
+    return math.sqrt(squares / sum(len(found) - 1 for found in groups))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -103,12 +103,18 @@ def over_seeds(*accuracies, first=0, **columns):
     return [line(seed=seed, val_accuracy=value, **columns) for seed, value in enumerate(accuracies, start=first)]
 
 
-def test_a_difference_is_of_two_means_whose_errors_add_up():
-    """Deviations 2 and 1 over four and three seeds: the error is sqrt(4 / 4 + 1 / 3)."""
+def test_the_error_of_a_difference_is_that_of_students_test():
+    """Squares of 12 over four seeds and of 2 over three: a variance of 14 / 5 for both."""
     found = difference(over_seeds(90, 90, 86, 90), over_seeds(80, 81, 82))
     assert found.mean == 8
-    assert found.error == pytest.approx((4 / 3) ** 0.5)
-    assert str(found) == "+8.00 ± 1.15"
+    assert found.error == pytest.approx((14 / 5 * (1 / 4 + 1 / 3)) ** 0.5)
+    assert str(found) == "+8.00 ± 1.28"
+
+
+def test_two_seeds_that_happen_to_agree_do_not_make_a_difference_certain():
+    many = over_seeds(*(50 + place / 8 for place in range(-4, 5)))
+    assert difference(over_seeds(50.4, 50.4), many).side == 0
+    assert difference(over_seeds(51, 51), many).side == 1
 
 
 def test_the_order_of_the_rows_does_not_matter_to_a_difference():
