@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paper.compared import method_name
+from paper.evidence import DECAY, ONE
 from paper.jobs import planned
 from paper.panels import labelled_bar
 from paper.view import Record, groups, matching, mean_and_error, values
@@ -15,8 +16,7 @@ from repopt.report.figures import GRID, INK, MARKERS, MUTED, SERIES, key, new_fi
 _MODEL, _OPERATOR = "repopt_vgg_b0", "stage2.1.conv"
 _CHANNELS = 8  # in and out, of the multiplier that is drawn
 _INT8 = {"float": "channel", "INT8, weights scaled per channel": "channel", "INT8, per tensor": "tensor"}
-# {method: its rows}; RepVGG at the better of its rates
-_FRONT = {"RepOpt": {"way": "RepOpt, searched"}, "RepVGG": {"way": "RepVGG", "rate": "0.2"}}
+_FRONT = {"RepOpt": ONE}  # {method: the way it is trained}, where they differ
 _TRAINED_BY = {"repvgg": "RepVGG", "repopt": "RepOpt"}
 
 
@@ -133,16 +133,19 @@ def _beside(axes: Any, height: float, words: Sequence[str], colour: str) -> None
         )
 
 
-def front(rows: Sequence[Record], study: Mapping[str, Any]) -> str:
+def front(trained: Sequence[Record], quantized: Sequence[Record], study: Mapping[str, Any]) -> str:
     """The README's: what each way reaches in float and in INT8, and how fast it trained the same model in a study."""
     methods = []
     for method in study["methods"]:
         name = method_name(method)
-        about = _FRONT.get(name, {"way": name})
-        found = matching(rows, **about, backend="onnxruntime", weights="channel", images="1000")
+        way = {"way": _FRONT.get(name, name)}
+        found = DECAY.at_best(matching(trained, **way))
+        kept = matching(
+            quantized, **way, rate=found[0]["rate"], backend="onnxruntime", weights="channel", images="1000"
+        )
         methods.append({"name": name, "images_per_second": method["images_per_second"]})
-        for kind, column in (("", "float_accuracy"), ("int8_", "int8_accuracy")):
-            accuracy, error = mean_and_error(found, column)
+        for kind, rows, column in (("", found, "val_accuracy"), ("int8_", kept, "int8_accuracy")):
+            accuracy, error = mean_and_error(rows, column)
             methods[-1] |= {f"{kind}accuracy": accuracy, f"{kind}standard_error": error}
     return compared({"methods": methods})
 

@@ -201,10 +201,12 @@ def _figures(results: Path) -> Iterator[tuple[str, str]]:
     if found := read_rows(results / "where.csv"):
         yield from ((f"worth-{kind}", svg) for kind, svg in worth_figures.drawings(found).items())
         yield "worth-decay", worth_figures.over_decay(list(mapped.decayed(results)))
-    if quantized := matching(read_rows(results / "int8_mini.csv"), weight_decay="4e-05"):
-        yield "int8", front_figures.int8_bars(quantized, table_named("int8_mini").order["way"])
+    if quantized := read_rows(results / "int8_mini.csv"):
+        shown = matching(quantized, weight_decay="4e-05")
+        yield "int8", front_figures.int8_bars(shown, table_named("int8_mini").order["way"])
+        trained, shown = (matching(rows, weight_decay="0.001") for rows in (mapped.decayed(results), quantized))
         if study:
-            yield "front", front_figures.front(quantized, study)
+            yield "front", front_figures.front(trained, shown, study)
     if found := read_rows(results / "histograms.csv"):
         yield "kernels", front_figures.kernel_steps(found)
     if found := read_rows(results / "imagenette.csv"):
