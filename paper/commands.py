@@ -118,11 +118,12 @@ def docs() -> int:
 
 def _list_tables(scope: Scope, out: Path) -> int:
     """What can be run, and how much of it is there."""
+    width = max(len(table_named(name).title) for name in NAMES)
     for name in NAMES:
         table = table_named(name)
         path = out / f"{name}.csv"
         left, _ = rows_left(table, scope, path)
         missing = f", {len(left)} missing" if left else ""
-        print(f"{name:12} {table.title:48} {len(read_rows(path)):4} rows{missing}")
+        print(f"{name:12} {table.title:{width}} {len(read_rows(path)):4} rows{missing}")
     print(f"rows in {out}; missing are rows of the seeds {' '.join(map(str, scope.seeds))}")
     return 0

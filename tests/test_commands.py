@@ -208,13 +208,15 @@ def test_what_a_user_may_not_expect_is_said(tmp_path, capsys, monkeypatch):
     for words in ([*tiny, "--epochs", "1"], [*tiny, "--resume"], [*tiny, "--resume", "--epochs", "2"]):
         with pytest.raises(SystemExit, match="0"):
             main(words)
-        said += [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+        lines = capsys.readouterr().out.splitlines()
+        # noise may or may not be guessed well
+        said += [line for line in lines if line.startswith("note: ") and "most common class" not in line]
     recipe, scales, warmup, few, finished, again, longer = said
     assert "give more" not in again  # they were given
     assert recipe.startswith("note: the recipe auto takes 1 epoch, batches of 32")
     assert scales.startswith("note: the scales are those that ship for repopt_vgg_nano; --scales learn may be better")
     assert "the warm-up of 5 epochs does not end within 1" in warmup
-    assert few.startswith("note: an epoch has only 2 steps, of 32 images: give a smaller --batch-size")
+    assert few.startswith("note: an epoch has only 2 steps, of 32 images: a smaller batch or more images")
     assert "the run in run was finished, and only epochs that its checkpoint lacks are trained" in finished
     assert again == finished
     assert "the run now ends after epoch 2 instead of 1, and its cosine follows the new length" in longer

@@ -18,7 +18,7 @@ from repopt.data.survey import Survey, survey
 from repopt.plans.scales import Scales
 from repopt.train.auto_recipe import auto_recipe, recipe_for
 from repopt.train.best_weights import BEST
-from repopt.train.notes import about_search
+from repopt.train.notes import about_accuracy, about_search, guessing
 from repopt.train.recipe import demo, imagenet, lr_at, search, small, with_batch_for
 from repopt.train.runs import evaluate_run, run_data, run_recipe
 from repopt.train.training import train_run
@@ -315,18 +315,7 @@ def test_a_search_that_found_nothing_says_so(tmp_path, monkeypatch, capsys):
     moved = [note for note in said if "from where they started, so nothing was searched" in note]
     assert len(moved) == 1
     out = Path("runs/search")
-    guessed = about_search(out, {"val_accuracy": 37.5})  # of 4 classes
-    assert guessed == [
-        "an accuracy of 37.50 is that of guessing among 4 classes: train for longer or at another "
-        "learning rate, on data that the model can learn",
-        *moved,
-    ]
-    assert about_search(out, {"val_accuracy": 37.6}) == moved
-    config = json.loads((out / "config.json").read_text())
-    (out / "config.json").write_text(json.dumps({**config, "classes": ["heads", "tails"]}))
-    assert about_search(out, {"val_accuracy": 65.0}) == moved
-    assert "guessing among 2 classes" in about_search(out, {"val_accuracy": 59.0})[0]
-    (out / "config.json").write_text(json.dumps(config))
+    assert about_search(out) == moved[0]
     scales = Scales.load(out / "scales.safetensors")
     spread = {
         name: {branch: scale + 0.02 * scale * (-1.0) ** torch.arange(len(scale)) for branch, scale in own.items()}
@@ -334,7 +323,33 @@ def test_a_search_that_found_nothing_says_so(tmp_path, monkeypatch, capsys):
     }  # channel by channel; their mean has not moved
     (out / "scales.safetensors").unlink()
     Scales(spread).save(out / "scales.safetensors")
-    assert about_search(out, {"val_accuracy": 37.6}) == []
+    assert about_search(out) is None
+
+
+def test_an_accuracy_of_always_naming_one_class_is_said_to_be_that(tmp_path):
+    out = write_run(tmp_path / "run")
+    config = {
+        "model": "repopt_vgg_nano",
+        "options": {},
+        "classes": ["heads", "tails"],
+        "mean": [0],
+        "std": [1],
+        "size": 8,
+    }
+    (out / "config.json").write_text(json.dumps(config))
+    even = about_accuracy(out, {"val_accuracy": 37.5, "guessing": 25.0})
+    assert even == (
+        "an accuracy of 37.50 is hardly better than always naming the most common class (25.00): train for longer or "
+        "at another learning rate, on data that the model can learn"
+    )
+    assert about_accuracy(out, {"val_accuracy": 37.6, "guessing": 25.0}) is None
+    assert "most common class (90.00)" in about_accuracy(out, {"val_accuracy": 91.0, "guessing": 90.0})
+    assert about_accuracy(out, {"val_accuracy": 93.0, "guessing": 90.0}) is None
+    assert "most common class (50.00)" in about_accuracy(out, {"val_accuracy": 59.0})  # of an older run
+
+
+def test_data_of_unequal_classes_is_guessed_by_its_most_common_one():
+    assert guessing(torch.tensor([0, 1, 1, 1])) == 75.0
 
 
 def test_trainings_of_unequal_length_are_not_compared_in_silence(tmp_path, capsys):

@@ -49,7 +49,8 @@ def test_a_best_rate_at_the_edge_of_those_tried_is_said():
     low, high, one = (replace(way(name, 80.0, 81.0), lr=rate) for name, rate in (("a", 0.1), ("b", 0.3), ("c", 0.1)))
     inside = replace(way("d", 80.0, 81.0), rates={0.1: 70.0, 0.3: 80.0, 1.0: 75.0}, lr=0.3)
     low, high = replace(low, rates={0.1: 80.0, 0.3: 70.0}), replace(high, rates={0.1: 70.0, 0.3: 80.0})
-    said = " ".join(sentences([low, high, one, inside], classes=10))
+    tied = replace(way("e", 80.0), rates={0.1: 80.0, 0.3: 80.0}, lr=0.1)
+    said = " ".join(sentences([low, high, one, inside, tied], guessing=10))
     assert "Best at the lowest learning rate tried, and perhaps better at a lower one: a (0.1)." in said
     assert "Best at the highest learning rate tried, and perhaps better at a higher one: b (0.3)." in said
 
@@ -85,7 +86,7 @@ def test_noise_is_two_standard_errors_of_the_difference():
 
 def test_the_words_name_the_best_the_noise_and_the_cost_of_int8():
     ways = [way("sgd", 80.0, 80.2, int8=(79.0, 79.2)), way("repopt", 90.0, 92.0, int8=(89.5, 91.5))]
-    said = " ".join(sentences([*ways, way("dirac", 89.0, 91.0, int8=(89.9, 91.9))], classes=10))
+    said = " ".join(sentences([*ways, way("dirac", 89.0, 91.0, int8=(89.9, 91.9))], guessing=10))
     assert "Best: repopt" in said
     assert "of the best: dirac." in said
     assert "sgd by 10.90" in said
@@ -94,21 +95,29 @@ def test_the_words_name_the_best_the_noise_and_the_cost_of_int8():
 
 
 def test_what_weakens_a_comparison_is_said():
-    said = " ".join(sentences([way("sgd", 80.0, images=20), way("dirac", diverged=1, images=20)], classes=10))
+    said = " ".join(sentences([way("sgd", 80.0, images=20), way("dirac", diverged=1, images=20)], guessing=10))
     assert "single seed" in said
     assert "one image is 5.0 points" in said
     assert "dirac diverged" in said
     assert "INT8" not in said
-    assert "diverged" in sentences([way("sgd", diverged=1)], classes=10)[0]
+    assert "diverged" in sentences([way("sgd", diverged=1)], guessing=10)[0]
 
 
 def test_trainings_that_were_cut_short_are_said_to_be():
-    said = " ".join(sentences([way("sgd", 80.0), way("dirac", 70.0)], classes=10, epochs=2, wanted=219))
+    said = " ".join(sentences([way("sgd", 80.0), way("dirac", 70.0)], guessing=10, epochs=2, wanted=219))
     assert "trained for 2 of 219 epochs" in said
-    assert "epochs" not in " ".join(sentences([way("sgd", 80.0)], classes=10, epochs=219, wanted=219))
+    assert "epochs" not in " ".join(sentences([way("sgd", 80.0)], guessing=10, epochs=219, wanted=219))
 
 
 def test_guessing_is_not_praised():
     ways = [way("sgd", 34.0), way("dirac", 33.0)]
-    assert "That is guessing among 3 classes" in sentences(ways, classes=3)[1]
-    assert "guessing" not in " ".join(sentences(ways, classes=10))
+    assert (
+        "That is hardly better than always naming the most common class (33.33)" in sentences(ways, guessing=100 / 3)[1]
+    )
+    assert "most common" not in " ".join(sentences(ways, guessing=10))
+
+
+def test_one_validation_image_is_one_image():
+    assert "± of a single seed is the error of one image:" in " ".join(
+        sentences([way("sgd", 80.0, images=1)], guessing=10)
+    )

@@ -47,7 +47,7 @@ def pages(tmp_path_factory):
     heads, rows = table_of(found)
     command = f"repopt train --data {'/photos' * 20} --out runs/sgd"
     overview = Overview(
-        sentences=sentences(found, classes=10), heads=heads, rows=rows, notes=["a note"], command=command
+        sentences=sentences(found, guessing=10), heads=heads, rows=rows, notes=["a note"], command=command
     )
     return {
         "methods": write_report(methods, root / "methods.html"),

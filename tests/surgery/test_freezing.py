@@ -144,6 +144,32 @@ def test_every_rule_goes_on_as_it_would_have(rule, route):
     assert_equal(model, frozen)
 
 
+@pytest.mark.parametrize("rule", [sgd, lambda model: torch.optim.AdamW(model.parameters(), lr=1e-3)])
+def test_from_the_freeze_on_the_step_can_clip_by_the_norm_of_the_branches(rule):
+    search = searching()
+    optimizer = rule(search)
+    take_steps(search, optimizer, range(3))
+    frozen, reference = without_scales(search, optimizer)
+    reference.register_step_pre_hook(lambda *_: torch.nn.utils.clip_grad_norm_(frozen.parameters(), 0.1) and None)
+    model, optimizer, _ = repopt.freeze(search, optimizer, max_norm=0.1)
+    take_steps(model, optimizer, range(3, 13))
+    take_steps(frozen, reference, range(3, 13))
+    assert_equal(model, frozen)
+
+
+def test_a_moving_average_is_merged_and_goes_on():
+    search = searching()
+    optimizer = sgd(search)
+    average = torch.optim.swa_utils.AveragedModel(search)
+    take_steps(search, optimizer, range(3), after=lambda: average.update_parameters(search))
+    frozen, _ = without_scales(average.module, optimizer)
+    model, optimizer, _ = repopt.freeze(search, optimizer)
+    average.module = repopt.merge(average.module)
+    assert_equal(average.module, frozen)
+    take_steps(model, optimizer, range(3, 6), after=lambda: average.update_parameters(model))
+    assert all(param.isfinite().all() for param in average.parameters())
+
+
 def test_an_optimizer_whose_state_was_loaded_can_go_on():
     """torch then adds an option to its defaults that its groups lack, here of one that has no such option."""
     search = searching()
@@ -338,6 +364,14 @@ def test_a_bias_of_two_operators_leaves_the_weights_in_the_plain_models_order():
     search[1].bias = search[0].bias
     model, optimizer, _ = repopt.freeze(search, torch.optim.SGD(search.parameters(), lr=0.1))
     assert list(map(id, optimizer.param_groups[0]["params"])) == list(map(id, model.parameters()))
+
+
+def test_a_norm_that_is_none_is_refused_and_nothing_is_changed():
+    search = searching()
+    optimizer = sgd(search)
+    with pytest.raises(ValueError, match="max_norm must be a number of at least 0, not -1"):
+        repopt.freeze(search, optimizer, max_norm=-1)
+    assert search_blocks(search)
 
 
 def test_freeze_takes_an_optimizer():

@@ -302,14 +302,14 @@ def notes_before(job: "Job", out: Path, *, auto: bool, resume: bool, chosen: boo
 
 def conclude(out: Path, summary: dict[str, Any]) -> None:
     """Prints the accuracy, where the time went, and where the report is."""
-    from repopt.train.notes import about_search
+    from repopt.train.notes import about_accuracy, about_search
 
     seconds = "  ".join(f"{name} {value:.1f} s" for name, value in summary["seconds"].items())
     print(
         f"accuracy {summary['val_accuracy']:.2f} (best {summary['best_val_accuracy']:.2f} after epoch "
         f"{summary['best_epoch']}), {summary['images_per_second']:,.0f} images/s"
     )
-    for note in about_search(out, summary):
+    for note in filter(None, (about_accuracy(out, summary), about_search(out))):
         print(f"note: {note}")
     print(f"time: {seconds}")
     try:

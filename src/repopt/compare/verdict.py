@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from repopt.train.notes import is_guessing
+from repopt.train.notes import AS_GUESSING, is_guessing
 
 _NOISE = 2  # standard errors
 _FEW_IMAGES = 200
@@ -91,12 +91,17 @@ def next_rate(accuracies: Mapping[float, float | None], further: Sequence[float]
         >>> next_rate({0.1: 90.0, 0.3: 92.5, 1.0: 91.0}, further=[0.01, 0.03, 3.0])
     """
     rates, best = sorted(accuracies), best_rate(accuracies)
-    reached = accuracies[best]
-    if reached is not None and list(accuracies.values()).count(reached) > 1:
-        return None  # equal at two rates, as at chance
+    if _is_tied(accuracies, best):
+        return None
     if best == rates[0]:
         return max((rate for rate in further if rate < best), default=None)
     return min((rate for rate in further if rate > best), default=None) if best == rates[-1] else None
+
+
+def _is_tied(accuracies: Mapping[float, float | None], rate: float) -> bool:
+    """Whether another rate did as well, as at chance or on few images."""
+    reached = accuracies[rate]
+    return reached is not None and list(accuracies.values()).count(reached) > 1
 
 
 def standard_error(accuracies: Sequence[float], images: int) -> float:
@@ -126,12 +131,12 @@ def is_noise(best: Measured, other: Measured) -> bool:
     return best.accuracy - other.accuracy <= _NOISE * math.hypot(best.error, other.error)
 
 
-def sentences(measured: Sequence[Measured], *, classes: int, epochs: int = 0, wanted: int = 0) -> list[str]:
+def sentences(measured: Sequence[Measured], *, guessing: float, epochs: int = 0, wanted: int = 0) -> list[str]:
     """What the figures say, in words.
 
     Args:
         measured: the results.
-        classes: of the data.
+        guessing: the accuracy of always naming the most common class.
         epochs: of each training.
         wanted: how many these would have been in full; where they were not lowered, nothing is said of it.
     """
@@ -140,8 +145,8 @@ def sentences(measured: Sequence[Measured], *, classes: int, epochs: int = 0, wa
         return ["Every training diverged: give a lower --lr."]
     best, rest = order[0], order[1:]
     said = [f"Best: {best.name}, with an accuracy of {_plus_minus(best.accuracy, best.error)}."]
-    if is_guessing(best.accuracy, classes):
-        said.append(f"That is guessing among {classes} classes: give more --minutes or --epochs before you choose.")
+    if is_guessing(best.accuracy, guessing):
+        said.append(f"That is {AS_GUESSING.format(guessing)}: give more --minutes or --epochs before you choose.")
     near = [each.name for each in rest if is_noise(best, each)]
     behind = [f"{each.name} by {best.accuracy - each.accuracy:.2f}" for each in rest if each.name not in near]
     if near:
@@ -167,7 +172,7 @@ def _about_int8(order: Sequence[Measured]) -> list[str]:
 
 def _about_rates(order: Sequence[Measured]) -> list[str]:
     """Of ways whose best rate may lie beyond those that were tried."""
-    several, said = [each for each in order if len(each.rates) > 1], []
+    several, said = [each for each in order if len(each.rates) > 1 and not _is_tied(each.rates, each.lr)], []
     for edge, beyond, of in (("lowest", "lower", min), ("highest", "higher", max)):
         at = [f"{each.name} ({each.lr:g})" for each in several if each.lr == of(each.rates)]
         if at:
@@ -183,7 +188,8 @@ def _about_seeds(measured: Sequence[Measured]) -> list[str]:
     ]
     images = measured[0].val_images
     if any(len(each.accuracies) == 1 for each in measured):
-        said.append(f"± of a single seed is the error of {images:,} images: how far seeds differ is not known.")
+        of = "one image" if images == 1 else f"{images:,} images"
+        said.append(f"± of a single seed is the error of {of}: how far seeds differ is not known.")
     if images < _FEW_IMAGES:
         said.append(f"With {images} validation images, one image is {100 / images:.1f} points.")
     return said

@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from repopt.algebra import csla
 from repopt.algebra.sharding import is_sharded
 from repopt.optim.attachment import Handle, attach_as_is, automatic_route
+from repopt.optim.clipping import check_max_norm
 from repopt.optim.contract import fingerprint
 from repopt.plans.patterns import check_model
 from repopt.plans.planning import Plan
@@ -31,17 +32,21 @@ Group = dict[str, Any]
 
 
 @torch.no_grad()
-def freeze(search: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer, Handle]:
+def freeze(
+    search: nn.Module, optimizer: Optimizer, max_norm: float | None = None
+) -> tuple[nn.Module, Optimizer, Handle]:
     """Turns a search model in training into the plain model, and its optimizer into a re-parameterized one.
 
-    Call it between a step and the next backward pass. Both are changed in place and returned: schedulers, a GradScaler
-    and references to the model stay valid. The optimizer loses the scales, gets each operator's weight in the place of
-    its kernels, and is attached. A param group that held nothing but scales stays, empty. What was made for the old
-    parameters, such as DistributedDataParallel, is made anew around the plain model.
+    Call it between a step and the next backward pass; where gradients are accumulated, between two whole steps, since
+    those of the kernels are lost. Both are changed in place and returned: schedulers, a GradScaler and references to
+    the model stay valid. The optimizer loses the scales, gets each operator's weight in the place of its kernels, and
+    is attached. A param group that held nothing but scales stays, empty. What was made for the old parameters, such as
+    DistributedDataParallel, is made anew around the plain model; a moving average of them is merged.
 
     Args:
         search: what `search_model` returned.
         optimizer: the one that trains it, of torch.optim or any that can be attached.
+        max_norm: as `attach` takes it.
 
     Returns:
         The plain model, the optimizer, and the handle; `handle.plan.scales` are the scales, to be saved.
@@ -64,6 +69,8 @@ def freeze(search: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimize
             "DistributedDataParallel averages the gradients of the parameters that it was made with: freeze the model "
             "inside it, search.module, and wrap the plain model anew"
         )
+    if max_norm is not None:
+        check_max_norm(max_norm)
     scales, route = extract_scales(search), automatic_route(optimizer)
     blocks = {name: copy.copy(block) for name, block in search_blocks(search).items()}  # which outlive the merging
     homes = {name: home for name, block in blocks.items() if (home := _home(optimizer, name, block)) is not None}
@@ -94,7 +101,7 @@ def freeze(search: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimize
         group[KEY] = mark
         if route == "branch":
             group.setdefault(SAVED, {})
-    return model, optimizer, attach_as_is(optimizer, plan)
+    return model, optimizer, attach_as_is(optimizer, plan, max_norm=max_norm)
 
 
 def _home(optimizer: Optimizer, name: str, block: SearchBlock) -> Group | None:

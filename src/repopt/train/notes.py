@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from repopt.data import DataSet
 from repopt.files import read_as, read_lines_as
@@ -15,6 +16,8 @@ from repopt.train.recipe import Recipe, lr_at, usual_precision
 from repopt.train.records import RunConfig, ScalesRecord
 
 _CHANCE, _ABOVE = 1.5, 0.2  # times the accuracy of guessing, and a share of what it leaves: what is hardly more
+AS_GUESSING = "hardly better than always naming the most common class ({:.2f})"
+_AGAIN = "train for longer or at another learning rate, on data that the model can learn"
 _FEW_STEPS = 3  # of an epoch
 _MOVED = 0.01  # of the scales, the least relative change
 
@@ -117,8 +120,8 @@ def about_batch(asked: int, recipe: Recipe, data: DataSet) -> str | None:
     """Of a batch that had to shrink, or that leaves an epoch with hardly a step."""
     steps = len(data.train) // recipe.batch_size
     if asked == recipe.batch_size:
-        few = f"an epoch has only {counted(steps, 'step')}, of {recipe.batch_size} images: give a smaller --batch-size"
-        return f"{few}, or leave the recipe to auto" if steps < _FEW_STEPS else None
+        few = f"an epoch has only {counted(steps, 'step')}, of {recipe.batch_size} images"
+        return f"{few}: a smaller batch or more images would train better" if steps < _FEW_STEPS else None
     return (
         f"a batch of {asked} is larger than the data of {counted(len(data.train), 'image')}: it is {recipe.batch_size} "
         "here, and the learning rate shrinks with it"
@@ -135,28 +138,36 @@ def about_length(before: int, recipe: Recipe, taken: int, steps_per_epoch: int) 
     )
 
 
-def about_search(folder: Path, summary: Mapping[str, Any]) -> list[str]:
+def about_accuracy(folder: Path, summary: Mapping[str, Any]) -> str | None:
+    """Of a finished run that may have learned nothing."""
+    accuracy = summary["val_accuracy"]
+    guessing = summary.get("guessing") or 100 / len(read_as(folder / CONFIG, RunConfig).classes)  # of older runs
+    if not is_guessing(accuracy, guessing):
+        return None
+    return f"an accuracy of {accuracy:.2f} is {AS_GUESSING.format(guessing)}: {_AGAIN}"
+
+
+def about_search(folder: Path) -> str | None:
     """Of a run that searched scales, in a search or in a training: whether it can have found any."""
     history = read_lines_as(folder / "scales.jsonl", ScalesRecord)
     if not history:
-        return []
-    classes, accuracy = len(read_as(folder / CONFIG, RunConfig).classes), summary["val_accuracy"]
+        return None
     moved = _change(Scales.load(folder / "scales.safetensors"), history[0].scales)
-    again = "train for longer or at another learning rate, on data that the model can learn"
     learned = read_as(folder / "recipe.json", dict[str, Any]).get("freeze_at") is not None
-    longer = "a larger --freeze-at or --scale-lr lets them move" if learned else again
-    notes = []
-    if is_guessing(accuracy, classes):
-        notes.append(f"an accuracy of {accuracy:.2f} is that of guessing among {classes} classes: {again}")
-    if moved < _MOVED:
-        notes.append(f"the scales are {moved:.1%} from where they started, so nothing was searched: {longer}")
-    return notes
+    longer = "a larger --freeze-at or --scale-lr lets them move" if learned else _AGAIN
+    if moved >= _MOVED:
+        return None
+    return f"the scales are {moved:.1%} from where they started, so nothing was searched: {longer}"
 
 
-def is_guessing(accuracy: float, classes: int) -> bool:
-    """Whether an accuracy is hardly more than that of guessing among so many classes."""
-    guessed = 100 / classes
-    return accuracy <= min(_CHANCE * guessed, guessed + _ABOVE * (100 - guessed))
+def guessing(labels: Tensor) -> float:
+    """The accuracy of always naming the most common class, in percent."""
+    return 100 * int(torch.bincount(labels).max()) / len(labels)
+
+
+def is_guessing(accuracy: float, guessing: float) -> bool:
+    """Whether an accuracy is hardly more than that."""
+    return accuracy <= min(_CHANCE * guessing, guessing + _ABOVE * (100 - guessing))
 
 
 def _change(scales: Scales, start: Mapping[str, Mapping[str, float]]) -> float:

@@ -32,7 +32,15 @@ from repopt.train.distributed import World, joined
 from repopt.train.job_model import check_options, created, options_of
 from repopt.train.loop import Trainer
 from repopt.train.methods import LEARN, METHODS, Method, Subject, counterpart, make_subject, searched_scales
-from repopt.train.notes import about_batch, about_data, about_freeze, about_length, about_precision, about_processes
+from repopt.train.notes import (
+    about_batch,
+    about_data,
+    about_freeze,
+    about_length,
+    about_precision,
+    about_processes,
+    guessing,
+)
 from repopt.train.progress import Clock
 from repopt.train.recipe import Recipe, on_cuda_unless_given, with_batch_for
 from repopt.train.records import read_info, read_json
@@ -185,7 +193,7 @@ def _train(
             changed = {name: info[name] for name in _OF_BROKEN}
             folder.write("run.json", {**read_json(folder.path, "run.json"), **changed})
     _say(notes, quiet=quiet or folder is None)  # now that no error can make them moot
-    summary = trainer.fit()
+    summary = {**trainer.fit(), "guessing": guessing(data.val.labels)}
     if folder is not None:
         if job.method == "search" or job.scales == LEARN:
             _save_searched(job, trainer.subject, folder, {**info, "val_accuracy": summary["val_accuracy"]})
