@@ -234,7 +234,7 @@ DECAY = Table(
 )
 
 BEST_DECAY = Table(
-    title="RepOpt and RepVGG on other data, with more weight decay",
+    title="RepOpt and RepVGG on other data, more decay",
     keys=("data", "model", "weight_decay", "way", "rate", "seed"),
     trainings=[
         training
@@ -255,7 +255,7 @@ BEST_DECAY = Table(
 # {weight decay: learning rates}. With 1e-2, lr x decay x steps is about 1 at the recipe's rate, as in the paper.
 _DECAY_RATES_CPU = {1e-3: (0.01, 0.03, 0.1, 0.3), 1e-2: (0.003, 0.01, 0.03, 0.1)}
 DECAY_CPU = Table(
-    title="Weight decay that bites, on a CPU: nano, 20,000 images",
+    title="Weight decay that bites, on a CPU",
     keys=("way", "model", "weight_decay", "rate", "seed"),
     trainings=[
         training
