@@ -18,7 +18,7 @@ from repopt.data.survey import Survey, survey
 from repopt.plans.scales import Scales
 from repopt.train.auto_recipe import auto_recipe, recipe_for
 from repopt.train.best_weights import BEST
-from repopt.train.notes import about_accuracy, about_search, guessing
+from repopt.train.notes import about_accuracy, about_search, accuracy_of_guessing
 from repopt.train.recipe import demo, imagenet, lr_at, search, small, with_batch_for
 from repopt.train.runs import evaluate_run, run_data, run_recipe
 from repopt.train.training import train_run
@@ -349,7 +349,7 @@ def test_an_accuracy_of_always_naming_one_class_is_said_to_be_that(tmp_path):
 
 
 def test_data_of_unequal_classes_is_guessed_by_its_most_common_one():
-    assert guessing(torch.tensor([0, 1, 1, 1])) == 75.0
+    assert accuracy_of_guessing(torch.tensor([0, 1, 1, 1])) == 75.0
 
 
 def test_trainings_of_unequal_length_are_not_compared_in_silence(tmp_path, capsys):

@@ -21,7 +21,7 @@ from repopt.files import replacing
 from repopt.plans.patterns import counted
 from repopt.train.auto_recipe import auto_recipe
 from repopt.train.branch_choice import read_choice
-from repopt.train.notes import about_auto, about_batch, about_data, guessing
+from repopt.train.notes import about_auto, about_batch, about_data, accuracy_of_guessing
 from repopt.train.recipe import Precision, load_recipe, usual_precision, with_batch_for
 
 _MINUTES = 10.0  # where neither minutes nor epochs are given
@@ -160,7 +160,7 @@ def run_study(
     spent = {"estimate": chosen.minutes, "this_time": (time.perf_counter() - began) / 60}
     command = command_of(asked, named, flags or [], results, branches)
     said = sentences(
-        results, guessing=guessing(data.val.labels), epochs=study.recipe.epochs, wanted=asked.recipe.epochs
+        results, guessing=accuracy_of_guessing(data.val.labels), epochs=study.recipe.epochs, wanted=asked.recipe.epochs
     )
     record = {**as_record(study, spent, results, said, command), "environment": environment(chosen_on)}
     with replacing(out / "compare.json") as path:

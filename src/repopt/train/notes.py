@@ -160,13 +160,13 @@ def about_search(folder: Path) -> str | None:
     return f"the scales are {moved:.1%} from where they started, so nothing was searched: {longer}"
 
 
-def guessing(labels: Tensor) -> float:
+def accuracy_of_guessing(labels: Tensor) -> float:
     """The accuracy of always naming the most common class, in percent."""
     return 100 * int(torch.bincount(labels).max()) / len(labels)
 
 
 def is_guessing(accuracy: float, guessing: float) -> bool:
-    """Whether an accuracy is hardly more than that."""
+    """Whether an accuracy is hardly more than that of guessing."""
     return accuracy <= min(_CHANCE * guessing, guessing + _ABOVE * (100 - guessing))
 
 

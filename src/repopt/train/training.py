@@ -39,7 +39,7 @@ from repopt.train.notes import (
     about_length,
     about_precision,
     about_processes,
-    guessing,
+    accuracy_of_guessing,
 )
 from repopt.train.progress import Clock
 from repopt.train.recipe import Recipe, on_cuda_unless_given, with_batch_for
@@ -193,7 +193,7 @@ def _train(
             changed = {name: info[name] for name in _OF_BROKEN}
             folder.write("run.json", {**read_json(folder.path, "run.json"), **changed})
     _say(notes, quiet=quiet or folder is None)  # now that no error can make them moot
-    summary = {**trainer.fit(), "guessing": guessing(data.val.labels)}
+    summary = {**trainer.fit(), "guessing": accuracy_of_guessing(data.val.labels)}
     if folder is not None:
         if job.method == "search" or job.scales == LEARN:
             _save_searched(job, trainer.subject, folder, {**info, "val_accuracy": summary["val_accuracy"]})
