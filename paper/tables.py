@@ -57,9 +57,12 @@ class TableRow:
         """Its key, as a CSV file has it."""
         return {column: "" if value is None else str(value) for column, value in self.key.items()}
 
+    def is_among(self, records: Sequence[Record]) -> bool:
+        return any(self.texts.items() <= record.items() for record in records)
+
     def stands_in(self, path: Path) -> bool:
         """Whether a CSV file has it."""
-        return any(self.texts.items() <= record.items() for record in read_rows(path))
+        return self.is_among(read_rows(path))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,18 +118,21 @@ def rows_left(table: Table, scope: Scope, path: Path, only: str = "*") -> tuple[
         raise ValueError(f"{path.stem} has no row named {only!r}; one is {rows[0].name!r}")
     records = read_rows(path)
     wanted = [row for row in wanted if is_chosen(table, row, rows, records) is not False]
-    left = [row for row in wanted if not row.stands_in(path)]
+    left = [row for row in wanted if not row.is_among(records)]
     return left, len(wanted) - len(left)
 
 
 def is_chosen(table: Table, row: TableRow, rows: Sequence[TableRow], records: Sequence[Record]) -> bool | None:
     """Whether a row has the setting that the first seed chooses; None where that is not known yet."""
     rivals = table.rivals(row, rows)
-    if not all(matching(records, **rival.texts) for rival in rivals):
-        return None
+    if not rivals:
+        return True
     alike = {column: text for column, text in row.texts.items() if column not in (*table.best, "seed")}
-    chosen = table.at_best(matching(records, **alike))
-    return not rivals or (any(chosen) and all(chosen[0][column] == row.texts[column] for column in table.best))
+    tried = matching(records, **alike)
+    if not all(matching(tried, **rival.texts) for rival in rivals):
+        return None
+    chosen = table.at_best(tried)
+    return bool(chosen) and all(chosen[0][column] == row.texts[column] for column in table.best)
 
 
 def reproduce(table: Table, scope: Scope, workshop: Workshop, path: Path, only: str = "*") -> list[TableRow]:
