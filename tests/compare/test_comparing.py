@@ -188,6 +188,7 @@ def test_the_page_says_why_there_is_no_int8(tmp_path, monkeypatch, capsys):
     assert f"INT8 was not measured: {why}." in page
 
 
+@pytest.mark.slow
 def test_int8_by_onnx_runtime_needs_no_torchao(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "torchao", None)

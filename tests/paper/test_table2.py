@@ -24,7 +24,7 @@ def test_the_largest_batch_of_each_method_fills_11_gb_and_is_what_was_trained(mo
     assert 0.96 * 11e9 < int(timed["peak_memory_bytes"]) <= 11e9
 
 
-@pytest.mark.parametrize("name", ["efficientnet_b2", "vgg16"])
+@pytest.mark.parametrize("name", ["efficientnet_b2", pytest.param("vgg16", marks=pytest.mark.slow)])
 def test_a_folded_model_of_timm_computes_the_same_without_norms(name):
     torch.manual_seed(0)
     model = timm.create_model(name, num_classes=4).eval().double()

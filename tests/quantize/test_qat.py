@@ -51,11 +51,13 @@ def test_it_steps_by_the_optimizer_that_the_run_was_trained_with(optimizer):
     assert stepped == {optimizer}
 
 
+@pytest.mark.slow
 def test_a_batch_larger_than_the_data_shrinks():
     """To the 64 images that there are, and the learning rate with it."""
     torch.testing.assert_close(weights_after(0.01, batch=128), weights_after(0.005, batch=64))
 
 
+@pytest.mark.slow
 def test_an_operator_that_the_model_never_applies_has_no_part_in_it():
     assert torch.equal(weights_after(0.01, scale=2.0, unused=True), weights_after(0.01, scale=2.0))
 
