@@ -9,9 +9,9 @@ from paper.workshop import Workshop, figures_of
 from repopt.models import create_model
 from repopt.plans.planning import Plan, plan
 from repopt.plans.scales import Scales, shipped
+from repopt.train.job import Job
 from repopt.train.methods import LEARN, Method
 from repopt.train.recipe import RECIPES, Precision, Recipe
-from repopt.train.training import Job
 
 # where scales come from: our search, the authors' release, Table 4's ablations, and the training itself
 Source = Literal["searched", "authors", "ones", "depth", "mean", "learn"]

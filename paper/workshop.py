@@ -21,9 +21,10 @@ from repopt.device import chosen_device
 from repopt.files import replacing
 from repopt.plans.scales import Scales
 from repopt.train.checkpoint import remove_checkpoints
+from repopt.train.job import Job
 from repopt.train.loop import DivergedError
 from repopt.train.records import read_json
-from repopt.train.training import Job, train_run
+from repopt.train.training import train_run
 
 
 @dataclass(frozen=True, kw_only=True)

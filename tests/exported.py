@@ -9,8 +9,9 @@ from dataclasses import replace
 import onnx
 import torch
 
+from repopt.train.job import Job
 from repopt.train.recipe import demo
-from repopt.train.training import Job, train_run
+from repopt.train.training import train_run
 
 
 def small_run(folder, *, method="repvgg", epochs=4, depths=(1, 1, 1, 1)):

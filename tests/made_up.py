@@ -7,8 +7,8 @@ from paper.tables import Table
 from paper.view import number
 from paper.workshop import FIGURES
 from repopt.compare.verdict import Measured
+from repopt.train.job import Job
 from repopt.train.recipe import demo
-from repopt.train.training import Job
 
 QUICK = Scope(quick=True, seeds=(0,))
 

@@ -37,8 +37,9 @@ def build(folder):
 def _runs(folder):
     import torch
 
+    from repopt.train.job import Job
     from repopt.train.recipe import demo
-    from repopt.train.training import Job, train_run
+    from repopt.train.training import train_run
 
     torch.set_num_threads(1)
     recipe = dataclasses.replace(demo(), warmup_epochs=0, batch_size=8, lr_batch=8, lr=0.02, eval_batch=16)

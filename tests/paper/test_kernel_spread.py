@@ -8,9 +8,10 @@ from paper.kernel_spread import at_positions, find_layer, layer_kernels, run_ker
 from repopt.data import load_data
 from repopt.models import create_model, deploy
 from repopt.surgery.conversion import merge
+from repopt.train.job import Job
 from repopt.train.recipe import load_recipe, with_fields
 from repopt.train.runs import load_run
-from repopt.train.training import Job, build, train_run
+from repopt.train.training import build, train_run
 
 CHANGES = {"epochs": 1, "warmup_epochs": 0, "batch_size": 16, "seed": 3, "size": 16, "kernel": "paper"}
 RECIPE = with_fields(load_recipe("demo"), CHANGES, "test")

@@ -7,11 +7,12 @@ import torch
 
 from repopt.data import EvalBatches, load_data
 from repopt.train.distributed import World, joined
+from repopt.train.job import Job
 from repopt.train.loop import Trainer
 from repopt.train.recipe import demo
 from repopt.train.runs import RunFolder
 from repopt.train.step import evaluate
-from repopt.train.training import Job, build
+from repopt.train.training import build
 
 BASE = dataclasses.replace(demo(), epochs=2, batch_size=32, warmup_epochs=0, eval_every=1, eval_batch=5)
 SMALL = {"depths": (2, 1, 1, 1)}  # one identity

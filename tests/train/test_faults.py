@@ -17,8 +17,9 @@ import pytest
 import torch
 
 from repopt.train.checkpoint import CHECKPOINT, PREVIOUS, load_checkpoint, save_checkpoint
+from repopt.train.job import Job
 from repopt.train.recipe import demo
-from repopt.train.training import Job, train_run
+from repopt.train.training import train_run
 from train.program import metrics, weights
 from train.test_checkpoint import flipped, zeroed
 

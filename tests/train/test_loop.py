@@ -19,6 +19,7 @@ from made_up import small_job
 from repopt.data import load_data
 from repopt.surgery.conversion import merge
 from repopt.train.distributed import World
+from repopt.train.job import Job
 from repopt.train.loop import Trainer
 from repopt.train.methods import METHODS
 from repopt.train.objective import Objective
@@ -27,7 +28,7 @@ from repopt.train.recipe import demo, lr_at
 from repopt.train.records import read_run
 from repopt.train.runs import RunFolder, evaluate_run, load_run
 from repopt.train.step import Totals, TrainStep, mixed_share, moving_average
-from repopt.train.training import Job, build, train_run
+from repopt.train.training import build, train_run
 from train.program import finished, metrics
 from train.program import run as program
 

@@ -14,10 +14,11 @@ from repopt.data.augment import scaled, scaling
 from repopt.device import arithmetic
 from repopt.models import create_model
 from repopt.train.compiling import compiled, pad_few_channels_
+from repopt.train.job import Job
 from repopt.train.methods import METHODS
 from repopt.train.objective import Objective
 from repopt.train.recipe import demo
-from repopt.train.training import Job, build, train_run
+from repopt.train.training import build, train_run
 
 CPU = torch.device("cpu")
 SCALING = scaling((0.4, 0.5, 0.6), (0.2, 0.25, 0.3), CPU)

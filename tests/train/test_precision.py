@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from repopt.data import load_data
+from repopt.train.job import Job
 from repopt.train.loop import Trainer
 from repopt.train.notes import about_precision
 from repopt.train.recipe import demo, usual_precision
-from repopt.train.training import Job, build
+from repopt.train.training import build
 
 DEVICES = [
     "cpu",

@@ -14,10 +14,11 @@ from data.pictures import class_folders, picture, truncate
 from repopt.cli import main
 from repopt.data import folder, load_data
 from repopt.train import prediction
+from repopt.train.job import Job
 from repopt.train.prediction import predict_run
 from repopt.train.recipe import demo
 from repopt.train.runs import evaluate_run
-from repopt.train.training import Job, train_run
+from repopt.train.training import train_run
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,10 @@ from repopt.data.datasets import is_here
 from repopt.data.folder import read_folder
 from repopt.files import UNFINISHED
 from repopt.train.checkpoint import CHECKPOINT, PREVIOUS, save_checkpoint
+from repopt.train.job import Job
 from repopt.train.recipe import demo
 from repopt.train.records import read_info
-from repopt.train.training import Job, train_run
+from repopt.train.training import train_run
 from train.program import TINY, Program, finished, metrics, run, weights
 
 EVERYTHING = ["--ema", "0.9", "--mixup", "0.4", "--accumulate", "2", "--clip", "1", "--crop-padding", "2", "--flip"]

@@ -14,11 +14,12 @@ import torch
 
 from repopt.data import DataSet, load_data
 from repopt.train.branch_choice import BranchChoice
+from repopt.train.job import Job
 from repopt.train.job_model import check_options
 from repopt.train.loop import Trainer
 from repopt.train.methods import Method, plans_branches
 from repopt.train.recipe import Recipe
-from repopt.train.training import Job, build
+from repopt.train.training import build
 
 _WARM = 8  # steps before the clock starts
 

@@ -19,7 +19,7 @@ import repopt
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from repopt.train.training import Job
+    from repopt.train.job import Job
 
 Command = Callable[..., int]
 

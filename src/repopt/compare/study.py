@@ -7,9 +7,9 @@ from typing import Any
 from repopt.compare.budget import Extent
 from repopt.compare.ways import Way
 from repopt.train.branch_choice import BranchChoice
+from repopt.train.job import Job
 from repopt.train.methods import LEARN, plans_branches
 from repopt.train.recipe import Recipe
-from repopt.train.training import Job
 
 # rates that are tried, times the recipe's: inits that differ in size want rates that differ by more than 2
 _TRIED, _FURTHER = (0.3, 1.0, 3.0), (0.03, 0.1, 10.0, 30.0)

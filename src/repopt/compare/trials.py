@@ -16,8 +16,9 @@ from repopt.models import as_deployed
 from repopt.quantize import Int8, quantize_model
 from repopt.quantize.ptq import FILES
 from repopt.train.best_weights import finished_model
+from repopt.train.job import Job
 from repopt.train.loop import Trainer
-from repopt.train.training import Job, build
+from repopt.train.training import build
 
 INFERRED = {"cpu": 16, "cuda": 128}  # images a call, where the inference is timed
 _WARM = 8  # steps in which CUDA compiles and captures

@@ -1,21 +1,19 @@
 """The model of a job: made for its data, and checked before it is trained."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from repopt.data import DataSet
 from repopt.models import create_model
 from repopt.models.references import check_fits, is_reference, offered
+from repopt.train.job import Job
 from repopt.train.methods import counterpart
-
-if TYPE_CHECKING:
-    from repopt.train.training import Job
 
 _NOT_OPTIONS = frozenset({"kernel", "features_only", "out_indices", "trust"})  # of a model that is to be trained
 
 
-def created(job: "Job", data: DataSet) -> nn.Module:
+def created(job: Job, data: DataSet) -> nn.Module:
     """The model that the method trains; one of other code is drawn as that code draws it."""
     name, options = counterpart(job.model, job.method), options_of(job, data)
     if not is_reference(name):
@@ -26,7 +24,7 @@ def created(job: "Job", data: DataSet) -> nn.Module:
     return model
 
 
-def check_options(job: "Job", data: DataSet) -> None:
+def check_options(job: Job, data: DataSet) -> None:
     """Raises for options of one of repopt's own models that the data, the recipe or a backbone decides about."""
     if is_reference(job.model):
         return
@@ -39,7 +37,7 @@ def check_options(job: "Job", data: DataSet) -> None:
         raise ValueError(f"{option} is not for --model-args of a training: {instead}")
 
 
-def options_of(job: "Job", data: DataSet) -> dict[str, Any]:
+def options_of(job: Job, data: DataSet) -> dict[str, Any]:
     named = counterpart(job.model, job.method)
     known = offered(named, num_classes=len(data.classes), in_chans=data.channels, dropout=job.recipe.dropout)
     return {**known, **job.options}

@@ -5,10 +5,9 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -19,66 +18,31 @@ from repopt.device import commit, environment
 from repopt.files import write_sealed
 from repopt.models import list_models
 from repopt.models import load_checkpoint as load_weights
-from repopt.models.references import check_trust
-from repopt.models.saved import tuples
 from repopt.optim.contract import fingerprint
-from repopt.plans.planning import ScalesLike
 from repopt.plans.scales import Scales
 from repopt.surgery.blocks import LinearAdditionBlock
 from repopt.train.best_weights import finished_model
-from repopt.train.branch_choice import BranchChoice
-from repopt.train.checkpoint import has_checkpoint, read_origin
+from repopt.train.checkpoint import read_origin
 from repopt.train.distributed import World, joined
+from repopt.train.job import Job, as_learned
 from repopt.train.job_model import check_options, created, options_of
 from repopt.train.loop import Trainer
-from repopt.train.methods import LEARN, METHODS, Method, Subject, counterpart, make_subject, searched_scales
+from repopt.train.methods import LEARN, Subject, counterpart, make_subject, searched_scales
 from repopt.train.notes import (
     about_batch,
     about_data,
     about_freeze,
-    about_length,
     about_precision,
     about_processes,
     accuracy_of_guessing,
 )
 from repopt.train.progress import Clock
-from repopt.train.recipe import Recipe, on_cuda_unless_given, with_batch_for
+from repopt.train.recipe import on_cuda_unless_given, with_batch_for
 from repopt.train.records import read_info, read_json
-from repopt.train.runs import RunFolder, run_recipe
+from repopt.train.resuming import check_data, record_length, recorded_job, summary_of_finished
+from repopt.train.runs import RunFolder
 
-# of scales that are learned: after 40 epochs of mini-ImageNet as good as searched ones, see docs/results.md
-_LEARNED: Mapping[str, Any] = {"freeze_at": 0.3, "scale_lr": 10.0}
 _OF_BROKEN = ("broken", "data_digest", "data_listing", "train_images", "val_images")  # changed by `--broken skip`
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """What to train, on what, and how.
-
-    Attributes:
-        method: one of `METHODS`.
-        model: the name of the plain model, or a reference such as `timm:resnet18`.
-        data: as `load_data` takes it.
-        recipe: how.
-        scales: of the imagined blocks; `learn` searches them in the first part of the training.
-        weights: a checkpoint to start from, instead of drawing weights.
-        limit: keep that many images.
-        broken: what to do with images that cannot be decoded.
-        options: the model's own, such as strides.
-        branches: a preset, or names of branches by regular expression, see `repopt.train.branch_choice`; the model's
-            own unless given, or else `repvgg`.
-    """
-
-    method: Method
-    model: str
-    data: str
-    recipe: Recipe
-    scales: ScalesLike | None = None
-    weights: Path | None = None
-    limit: int | None = None
-    broken: Literal["raise", "skip"] = "raise"
-    options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    branches: BranchChoice | None = None
 
 
 def train_run(
@@ -107,7 +71,7 @@ def train_run(
         data: the job's data, where it is loaded already.
     """
     out = Path(out)
-    job = job if resume else _as_learned(job)
+    job = job if resume else as_learned(job)
     with joined(device) as (world, chosen):
         folders: list[RunFolder] = []
 
@@ -115,8 +79,8 @@ def train_run(
             folders.append(RunFolder(out, resume=resume))
             if not resume:
                 return job, None
-            recorded = _recorded(job, out, epochs, trust=trust)
-            return recorded, _summary_of_finished(out, recorded.recipe.epochs)
+            recorded = recorded_job(job, out, epochs, trust=trust)
+            return recorded, summary_of_finished(out, recorded.recipe.epochs)
 
         # a resumed run's recipe is in its folder, which the first rank alone may see
         world.check_alike({"--resume": resume, **_given(job), **({} if resume else dataclasses.asdict(job.recipe))})
@@ -158,7 +122,7 @@ def _train(
         data = data or load_data(job.data, size=size, limit=job.limit, broken=job.broken, eval_size=eval_size)
     notes = [*notes, *about_data(data, job.limit)]
     if resume:
-        world.shared(lambda: _check_data(job, data, folder))
+        world.shared(lambda: check_data(job, data, folder))
         if job.broken == "skip":  # which may leave fewer than a batch
             asked, job = job.recipe, _with_batch(job, data, world)
             notes.append(about_batch(asked.batch_size, job.recipe, data))
@@ -185,7 +149,7 @@ def _train(
         trainer.resume()
         if folder is not None:
             notes += [
-                _lengthened(job, folder, trainer),
+                record_length(job, folder, trainer),
                 about_freeze(job.recipe) if trainer.subject.searching else None,
             ]
             notes.append(about_processes(read_info(folder.path).processes, world.size))
@@ -200,25 +164,6 @@ def _train(
         _write_model(job, data, trainer, folder)
         folder.write("summary.json", summary)
     return world.shared(lambda: summary)
-
-
-def _as_learned(job: Job) -> Job:
-    """The job, with how long and how fast it learns its scales, if it does."""
-    if job.scales != LEARN and job.recipe.freeze_at is not None:
-        other = "a search learns its scales to the end" if job.method == "search" else "give --scales learn as well"
-        raise ValueError(f"freeze_at is for scales that are learned in the training: {other}")
-    if job.scales != LEARN:
-        return job
-    usual = {name: value for name, value in _LEARNED.items() if getattr(job.recipe, name) is None}
-    return dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, **usual))
-
-
-def _lengthened(job: Job, folder: RunFolder, trainer: Trainer) -> str | None:
-    """Records another number of epochs, and returns what to say of it."""
-    recipe, steps = read_json(folder.path, "recipe.json"), len(trainer.batches)
-    if recipe["epochs"] != job.recipe.epochs:
-        folder.write("recipe.json", {**recipe, "epochs": job.recipe.epochs})
-    return about_length(recipe["epochs"], job.recipe, trainer.position.epoch * steps + trainer.position.step, steps)
 
 
 def _say(notes: Sequence[str | None], *, quiet: bool) -> None:
@@ -281,49 +226,6 @@ def _made(data: DataSet, subject: Subject) -> dict[str, object]:
         "repopt": repopt.__version__,
         "torch": torch.__version__,
     }
-
-
-def _recorded(job: Job, out: Path, epochs: int | None = None, *, trust: bool) -> Job:
-    """The job that a run folder was started with, for another number of epochs where that is given."""
-    run, recipe = read_info(out), run_recipe(out)
-    check_trust(run.model, out, trust=trust or run.model == job.model)
-    recipe = recipe if epochs is None else dataclasses.replace(recipe, epochs=epochs)
-    scales = out / "scales.safetensors"
-    has_scales = scales.exists() and run.method != "search"
-    # without a checkpoint the run starts over, from the weights that it was given
-    weights = None if run.weights is None or has_checkpoint(out) else Path(run.weights)
-    return dataclasses.replace(
-        job,
-        method=_known_method(run.method, out),
-        model=run.model,
-        data=run.data,
-        limit=run.limit,
-        broken="skip" if job.broken == "skip" else run.broken,
-        options=tuples(run.options),
-        branches=run.branches,
-        recipe=recipe,
-        weights=weights,
-        scales=LEARN if recipe.freeze_at else Scales.load(scales) if has_scales else None,
-    )
-
-
-def _summary_of_finished(out: Path, epochs: int) -> dict[str, Any] | None:
-    """The summary of a finished run that has no checkpoint: training it again would overwrite its results."""
-    if has_checkpoint(out) or not any((out / name).exists() for name in ("summary.json", "model.safetensors")):
-        return None
-    summary = read_json(out, "summary.json") if (out / "summary.json").exists() else {}
-    if summary.get("epochs") != epochs:
-        raise ValueError(f"the run in {str(out)!r} is finished and has no checkpoint to go on from: start another run")
-    return summary
-
-
-def _known_method(method: str, out: Path) -> Method:
-    known = next((each for each in METHODS if each == method), None)
-    if known is None:
-        raise ValueError(
-            f"the run in {str(out)!r} has the method {method!r}, which this version of repopt does not have"
-        )
-    return known
 
 
 def _info(job: Job, data: DataSet, subject: Subject, device: torch.device, world: World) -> dict[str, Any]:
@@ -391,16 +293,3 @@ def _write_model(job: Job, data: DataSet, trainer: Trainer, folder: RunFolder) -
         },
     )
     write_sealed(folder.path / "model.safetensors", model.state_dict())  # last: now the run can be loaded
-
-
-def _check_data(job: Job, data: DataSet, folder: RunFolder | None) -> None:
-    """Raises unless the images are those of the start; a run that now leaves out broken ones has the same files."""
-    if folder is None:
-        return
-    run = read_info(folder.path)
-    same_files = job.broken != run.broken and run.data_listing is not None and data.listing == run.data_listing
-    if data.digest != run.data_digest and not same_files:
-        raise ValueError(
-            f"{data.name!r} holds other images than when the run in {str(folder.path)!r} was started: bring them back, "
-            "or start another run"
-        )

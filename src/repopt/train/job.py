@@ -1,0 +1,56 @@
+"""A job: what to train, on what, and how."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from repopt.plans.planning import ScalesLike
+from repopt.train.branch_choice import BranchChoice
+from repopt.train.methods import LEARN, Method
+from repopt.train.recipe import Recipe
+
+# of scales that are learned: after 40 epochs of mini-ImageNet as good as searched ones, see docs/results.md
+_LEARNED: Mapping[str, Any] = {"freeze_at": 0.3, "scale_lr": 10.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What to train, on what, and how.
+
+    Attributes:
+        method: one of `METHODS`.
+        model: the name of the plain model, or a reference such as `timm:resnet18`.
+        data: as `load_data` takes it.
+        recipe: how.
+        scales: of the imagined blocks; `learn` searches them in the first part of the training.
+        weights: a checkpoint to start from, instead of drawing weights.
+        limit: keep that many images.
+        broken: what to do with images that cannot be decoded.
+        options: the model's own, such as strides.
+        branches: a preset, or names of branches by regular expression, see `repopt.train.branch_choice`; the model's
+            own unless given, or else `repvgg`.
+    """
+
+    method: Method
+    model: str
+    data: str
+    recipe: Recipe
+    scales: ScalesLike | None = None
+    weights: Path | None = None
+    limit: int | None = None
+    broken: Literal["raise", "skip"] = "raise"
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    branches: BranchChoice | None = None
+
+
+def as_learned(job: Job) -> Job:
+    """The job, with how long and how fast it learns its scales, if it does."""
+    if job.scales != LEARN and job.recipe.freeze_at is not None:
+        other = "a search learns its scales to the end" if job.method == "search" else "give --scales learn as well"
+        raise ValueError(f"freeze_at is for scales that are learned in the training: {other}")
+    if job.scales != LEARN:
+        return job
+    usual = {name: value for name, value in _LEARNED.items() if getattr(job.recipe, name) is None}
+    return dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, **usual))
