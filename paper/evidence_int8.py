@@ -1,7 +1,8 @@
 """What INT8 costs the models of the map: by ONNX Runtime, by torchao, and after quantization-aware training."""
 
 from collections.abc import Mapping, Sequence
-from itertools import product
+from dataclasses import replace
+from itertools import product, starmap
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -10,7 +11,7 @@ from paper.evidence import ONE, RATES, WAYS, mini64, trainings
 from paper.jobs import Lines, Scope, Training
 from paper.table8 import int8_column
 from paper.tables import Table
-from paper.view import SEEDS, accuracy, text
+from paper.view import SEEDS, Column, accuracy, text
 from paper.workshop import ENVIRONMENT, Workshop
 from repopt.quantize import Int8, QuantizeJob, quantize_run
 
@@ -57,6 +58,14 @@ def _records(
     return lines
 
 
+def _by_ort(by: str, images: int) -> Column:
+    return int8_column(f"{by}, {images:,}", backend="onnxruntime", weights=by, images=str(images))
+
+
+_TRAINED = (
+    *("weight_decay", text("way", "trained by"), text("rate", "lr"), SEEDS),
+    accuracy("float", "float_accuracy", weights="tensor", images="100"),
+)
 INT8 = Table(
     title="INT8 of B0 on mini-ImageNet",
     keys=("weight_decay", "way", "rate", "model", "seed"),
@@ -74,16 +83,9 @@ INT8 = Table(
     ),
     by=("weight_decay", "way", "rate"),
     order={"way": list(_QUANTIZED[4e-5])},
-    columns=[
-        *("weight_decay", text("way", "trained by"), text("rate", "lr"), SEEDS),
-        accuracy("float", "float_accuracy", weights="tensor", images="100"),
-        *(
-            int8_column(f"{by}, {images:,}", backend="onnxruntime", weights=by, images=str(images))
-            for by, images in _ORT
-        ),
-        int8_column("torchao", backend="x86"),
-    ],
+    columns=[*_TRAINED, *starmap(_by_ort, _ORT), int8_column("torchao", backend="x86")],
 )
+IN_SHORT = replace(INT8, csv="int8_mini", columns=[*_TRAINED, *(_by_ort(by, 1000) for by in ("channel", "tensor"))])
 
 QAT = Table(
     title="QAT with and without the multipliers",

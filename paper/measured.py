@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product, starmap
 
-from paper import evidence, table4, table7, table8
+from paper import evidence, evidence_int8, table4, table7, table8
 from paper.kernel_spread import POSITIONS
 from paper.table8 import int8_column
 from paper.view import (
@@ -123,14 +123,6 @@ VIEWS: Mapping[str, View] = {
             papers("the paper's difference, on ImageNet", _PAPER_GAPS, "optimizer", form="{:+.2f}"),
         ],
     ),
-    "ways": View(
-        csv="where",
-        by=evidence.WHERE.by,
-        best=evidence.WHERE.best,
-        chosen_on=evidence.WHERE.chosen_on,
-        order={"way": evidence.WHERE.order["way"]},
-        columns=evidence.WHERE.columns[3:],
-    ),
     "map": View(
         csv="where",
         by=("model", "share", "epochs"),
@@ -147,6 +139,7 @@ VIEWS: Mapping[str, View] = {
         order=_MAP_ORDER,
         columns=["model", "epochs", *starmap(_ahead, product(_OURS, _OTHERS))],
     ),
+    "int8_worth": evidence_int8.IN_SHORT,
     # of one task, which its columns need not name
     "dense": replace(table7.TABLE7, csv="table7", columns=table7.TABLE7.columns[1:]),
     "readme_int8": View(

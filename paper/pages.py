@@ -199,7 +199,7 @@ def _figures(results: Path) -> Iterator[tuple[str, str]]:
     if found := read_rows(results / "figureE.csv"):
         yield from ((f"figureE-{kind}", svg) for kind, svg in drawings(found).items())
     if found := read_rows(results / "where.csv"):
-        yield from ((f"worth-{kind}", svg) for kind, svg in worth_figures.drawings(found).items())
+        yield "worth-where", worth_figures.over_the_map(matching(found, model="repopt_vgg_b0"))
         yield "worth-decay", worth_figures.over_decay(list(mapped.decayed(results)))
     if quantized := read_rows(results / "int8_mini.csv"):
         shown = matching(quantized, weight_decay="4e-05")

@@ -1,22 +1,14 @@
-"""The figures of docs/results.md: what each way to train reaches, and where re-parameterization gains on others."""
+"""The figures of docs/results.md: where re-parameterization gains on others, and accuracy over weight decay."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
 from paper.evidence import DECAY, ONE, WHERE
 from paper.view import Record, difference, matching, mean, mean_and_error
-from repopt.report.figures import GRID, INK, MARKERS, MUTED, SERIES, key, new_figure, new_panels, to_svg
+from repopt.report.figures import INK, MARKERS, MUTED, SERIES, key, new_figure, new_panels, to_svg
 
-_SHOWN = {"model": "repopt_vgg_b0", "share": "100%", "epochs": "15"}
 _OURS, _OTHERS = ("RepOpt, searched", ONE), ("plain SGD", "Dirac", "RepVGG")
-
-
-def drawings(rows: Sequence[Record]) -> dict[str, str]:
-    """{name of a file: figure}."""
-    lines = {way: _shown(matching(rows, **_SHOWN, way=way)) for way in WHERE.order["way"]}
-    found = {way: mean_and_error(line) for way, line in lines.items() if line}
-    return {"ways": _accuracies(found), "where": _map(matching(rows, model=_SHOWN["model"]))}
 
 
 def over_decay(rows: Sequence[Record]) -> str:
@@ -39,36 +31,7 @@ def over_decay(rows: Sequence[Record]) -> str:
     return to_svg(figure, "Accuracy of RepOpt-VGG-B0 on mini-ImageNet after 40 epochs over weight decay, by method")
 
 
-def _shown(rows: Sequence[Record]) -> Sequence[Record]:
-    """The rows of the learning rate that seed 0 chooses."""
-    return WHERE.at_best(rows) if rows else []
-
-
-def _accuracies(found: Mapping[str, tuple[float, float]]) -> str:
-    """A dot with its standard error for each way, the best on top."""
-    figure, axes = new_figure(width=560, height=60 + 30 * len(found))
-    axes.grid(visible=False, axis="y")
-    axes.grid(axis="x", color=GRID, linewidth=0.6)
-    ordered = sorted(found.items(), key=lambda each: each[1])
-    for height, (way, (accuracy, error)) in enumerate(ordered):
-        colour = SERIES[0] if way.startswith("RepOpt") else SERIES[1]
-        axes.errorbar(accuracy, height, xerr=error, color=colour, marker="o", markersize=7, capsize=4, linewidth=2)
-        axes.annotate(
-            f"{accuracy:.1f}",
-            (accuracy, height),
-            (0, 7),
-            textcoords="offset points",
-            ha="center",
-            color=INK,
-            fontsize=11,
-        )
-    axes.set_yticks(range(len(ordered)), [way for way, _ in ordered])
-    axes.set_ylim(-0.6, len(ordered) - 0.3)
-    axes.set_xlabel("accuracy (%)")
-    return to_svg(figure, "Accuracy of RepOpt-VGG-B0 on mini-ImageNet after 15 epochs, by the way it is trained")
-
-
-def _map(rows: Sequence[Record]) -> str:
+def over_the_map(rows: Sequence[Record]) -> str:
     """By how much RepOpt is ahead of others: a row of panels for each way to its scales, a column for each share."""
     shares, epochs = WHERE.order["share"], WHERE.order["epochs"]
     figure, panels = new_panels(len(_OURS), len(shares), width=250, height=240, sharey=True)
@@ -77,7 +40,7 @@ def _map(rows: Sequence[Record]) -> str:
         axes.axhline(0, color=INK, linewidth=1)
         for place, length in enumerate(epochs):
             cell = matching(rows, share=share, epochs=length)
-            lines = {way: _shown(matching(cell, way=way)) for way in (ours, *_OTHERS)}
+            lines = {way: WHERE.at_best(matching(cell, way=way)) for way in (ours, *_OTHERS)}
             trained.append(mean(lines[ours], "train_accuracy"))
             for series, way in enumerate(_OTHERS):
                 look: dict[str, Any] = {"marker": MARKERS[series][0], "color": SERIES[series]}
