@@ -5,7 +5,7 @@ import fnmatch
 import hashlib
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, product
 from pathlib import Path
@@ -74,13 +74,16 @@ class Table(View):
     trainings: Sequence[Training]  # a row for each of them and each seed; searches and what is not trained have one
     figures: tuple[str, ...] = FIGURES  # the other columns, of what is measured
 
-    def rivals(self, row: "TableRow", rows: Sequence["TableRow"]) -> list["TableRow"]:
-        """The rows of the first seed that choose the setting of this one; none where none is to be chosen."""
-        if not self.chosen_on or str(row.key["seed"]) == self.chosen_on:
+    def candidates(self, scope: Scope) -> list["TableRow"]:
+        """The rows of the seed that chooses settings, whether the scope has it or not; none where no seed chooses."""
+        return self.rows(replace(scope, seeds=(int(self.chosen_on),))) if self.chosen_on else []
+
+    def rivals(self, row: "TableRow", candidates: Sequence["TableRow"]) -> list["TableRow"]:
+        """The candidates among which the setting of a row is chosen; none where it need not be."""
+        if str(row.key.get("seed")) == self.chosen_on:
             return []
         alike = {column: value for column, value in row.key.items() if column not in (*self.best, "seed")}
-        first = [each for each in rows if str(each.key["seed"]) == self.chosen_on]
-        rivals = [each for each in first if alike.items() <= each.key.items()]
+        rivals = [each for each in candidates if alike.items() <= each.key.items()]
         return rivals if len(rivals) > 1 else []
 
     @property
@@ -117,21 +120,22 @@ def rows_left(table: Table, scope: Scope, path: Path, only: str = "*") -> tuple[
     if not wanted:
         raise ValueError(f"{path.stem} has no row named {only!r}; one is {rows[0].name!r}")
     records = read_rows(path)
-    wanted = [row for row in wanted if is_chosen(table, row, rows, records) is not False]
+    candidates = table.candidates(scope)
+    wanted = [row for row in wanted if is_chosen(table, row, candidates, records) is not False]
     left = [row for row in wanted if not row.is_among(records)]
     return left, len(wanted) - len(left)
 
 
-def is_chosen(table: Table, row: TableRow, rows: Sequence[TableRow], records: Sequence[Record]) -> bool | None:
-    """Whether a row has the setting that the first seed chooses; None where that is not known yet."""
-    rivals = table.rivals(row, rows)
+def is_chosen(table: Table, row: TableRow, candidates: Sequence[TableRow], records: Sequence[Record]) -> bool | None:
+    """Whether a row has the setting that one seed chooses; None where that is not known yet."""
+    rivals = table.rivals(row, candidates)
     if not rivals:
         return True
     alike = {column: text for column, text in row.texts.items() if column not in (*table.best, "seed")}
     tried = matching(records, **alike)
     if not all(matching(tried, **rival.texts) for rival in rivals):
         return None
-    chosen = table.at_best(tried)
+    chosen = table.choice(tried)
     return bool(chosen) and all(chosen[0][column] == row.texts[column] for column in table.best)
 
 
@@ -145,15 +149,15 @@ def reproduce(table: Table, scope: Scope, workshop: Workshop, path: Path, only: 
     if not are_some_of(columns, table.header):  # said now, rather than after minutes of training
         raise ValueError(f"{str(path)!r} has different columns from {path.stem}: give another --out")
     left, standing = rows_left(table, scope, path, only)
-    every, records = table.rows(scope), read_rows(path)
-    most = "at most " if any(is_chosen(table, row, every, records) is None for row in left) else ""
+    candidates, records = table.candidates(scope), read_rows(path)
+    most = "at most " if any(is_chosen(table, row, candidates, records) is None for row in left) else ""
     print(f"{table.title}: {standing} rows stand in {path}, {most}{len(left)} to go", flush=True)
     rows = [row for row in left if scope.authors is not None or not row.authors]
     elsewhere: list[TableRow] = []
     if len(rows) < len(left):
         print(f"left out without --authors: {len(left) - len(rows)} rows")
     waiting, asked = True, {row.name for row in rows}
-    blind = [row for row in rows if any(_is_missing(rival, path, asked) for rival in table.rivals(row, every))]
+    blind = [row for row in rows if any(_is_missing(rival, path, asked) for rival in table.rivals(row, candidates))]
     if blind:
         print(f"left out until seed {table.chosen_on} has chosen their settings: {len(blind)} rows")
         rows = [row for row in rows if row not in blind]
@@ -161,7 +165,7 @@ def reproduce(table: Table, scope: Scope, workshop: Workshop, path: Path, only: 
         waiting = False
         elsewhere.clear()
         for number, row in enumerate(rows, start=1):
-            chosen = is_chosen(table, row, every, read_rows(path))
+            chosen = is_chosen(table, row, candidates, read_rows(path))
             waiting |= chosen is None
             if not chosen:
                 continue

@@ -68,9 +68,9 @@ def mean(rows: Iterable[Record], column: str = "val_accuracy") -> float:
 
 
 def mean_and_error(rows: Sequence[Record], column: str = "val_accuracy") -> tuple[float, float]:
-    """Over the seeds; the error is the standard one of the mean, 0 for a single seed."""
+    """Over the seeds; the error is the standard one of the mean, which a single seed does not tell."""
     found = values(rows, column)
-    error = statistics.stdev(found) / math.sqrt(len(found)) if len(found) > 1 else 0.0
+    error = statistics.stdev(found) / math.sqrt(len(found)) if len(found) > 1 else math.nan
     return mean(rows, column), error
 
 
@@ -145,6 +145,10 @@ class View:
     best_first: bool = False  # lines that `order` does not tell apart are ordered by accuracy
     csv: str = ""  # the file of the rows, where it is not named as the table is
 
+    def choice(self, rows: Sequence[Record]) -> Sequence[Record]:
+        """The rows by which one seed chooses the best setting."""
+        return best(groups(matching(rows, seed=self.chosen_on), *self.best).values())
+
     def at_best(self, rows: Sequence[Record]) -> Sequence[Record]:
         """The rows of the best setting, where several were tried.
 
@@ -156,8 +160,7 @@ class View:
         settings = groups(rows, *self.best)
         if not self.chosen_on or len(settings) == 1:  # of which no seed had to choose
             return best(settings.values())
-        first = {setting: matching(tried, seed=self.chosen_on) for setting, tried in settings.items()}
-        chosen = best(first.values())
+        first, chosen = groups(matching(rows, seed=self.chosen_on), *self.best), self.choice(rows)
         near = {setting: mean(found) for setting, found in first.items() if mean(found) > mean(chosen) - _CLEARLY}
         for setting in sorted(near, key=near.__getitem__, reverse=True):
             if others := [row for row in settings[setting] if row["seed"] != self.chosen_on]:

@@ -2,6 +2,7 @@
 
 import csv
 import statistics
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -61,6 +62,22 @@ def test_a_line_shows_the_seeds_that_did_not_choose(workshop, tmp_path):
     table = chosen_table([])
     reproduce(table, SCOPE, workshop, path)
     assert render(table, read_rows(path)).splitlines()[-1] == "| one | low | 2 | 35.00 ± 7.07 |"
+
+
+def test_seeds_that_are_asked_for_alone_have_that_rate_too(workshop, tmp_path):
+    measured, path = [], tmp_path / "chosen.csv"
+    reproduce(chosen_table(measured), replace(SCOPE, seeds=(0,)), workshop, path)
+    reproduce(chosen_table(measured), replace(SCOPE, seeds=(1, 2)), workshop, path)
+    assert measured == [("low", 0), ("high", 0), ("low", 1), ("low", 2)]
+
+
+def test_a_rate_that_is_tried_later_and_is_slightly_better_is_measured_on_the_others(workshop, tmp_path, monkeypatch):
+    measured, path = [], tmp_path / "chosen.csv"
+    reproduce(chosen_table(measured), SCOPE, workshop, path)
+    monkeypatch.setitem(ACCURACIES, "new", (50.4, 55, 56))
+    reproduce(chosen_table(measured, rates=("low", "high", "new")), SCOPE, workshop, path)
+    assert measured[4:] == [("new", 0), ("new", 1), ("new", 2)]
+    assert render(chosen_table([]), read_rows(path)).splitlines()[-1] == "| one | new | 2 | 55.50 ± 0.71 |"
 
 
 def test_where_there_is_one_rate_no_seed_chooses_and_all_are_shown(workshop, tmp_path):
