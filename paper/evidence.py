@@ -1,6 +1,6 @@
 """What the method is worth, and where: ways to train a plain network, each at its own best learning rate.
 
-A learning rate is chosen on seed 0, and what is reported is measured on the others.
+A learning rate is chosen on seed 0, and what is reported is measured on the others, where there are any.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,7 +44,7 @@ def _learned(share: float = 0.3, *, scale_lr: float = 10.0, **fields: Any) -> di
 
 _learned_slowly = partial(_learned, scale_lr=1.0)
 _ALONE = {"rules": "initialization"}
-ONE, TENTH = "RepOpt, one run", "RepOpt, one run, frozen at 10%"
+LEARNED, TENTH = "RepOpt, learned", "RepOpt, learned, frozen at 10%"
 WAYS: _Ways = {
     "plain SGD": {"method": "sgd", "fields": {"kernel": "paper"}},  # He's init, which is better for it
     "Dirac": {"method": "dirac"},
@@ -52,7 +52,7 @@ WAYS: _Ways = {
     "RepOpt, searched": {"scales": "searched"},
     "RepOpt, stage means": {"scales": "searched", "change": stage_means},
     "RepOpt, depth": {"scales": "depth"},
-    ONE: _learned(),
+    LEARNED: _learned(),
     TENTH: _learned_slowly(0.1),
     "RepVGG": {"method": "repvgg"},
     "QARepVGG": {"method": "qarepvgg"},
@@ -85,9 +85,9 @@ _FAST: _Ways = {
     "RepOpt, searched": {"scales": "searched"},
     "RepOpt, mean over channels": {"scales": "mean"},
     "RepOpt, stage means": {"scales": "searched", "change": stage_means},
-    **{name: WAYS[name] for name in (ONE, TENTH)},
+    **{name: WAYS[name] for name in (LEARNED, TENTH)},
     **{
-        f"RepOpt, one run, {name}": _ONE_RUN[name]
+        f"RepOpt, learned, {name}": _ONE_RUN[name]
         for name in ("frozen at 30%", "never frozen", "never frozen, scales ten times as fast")
     },
     **{name: WAYS[name] for name in ("RepVGG", "QARepVGG")},
@@ -128,12 +128,12 @@ _CELLS = [
     *product(("b0",), ("10%", "50%"), (5, 15, 40)),
     ("b0", "10%", 120),
 ]
-_FEW = ("plain SGD", "Dirac", "RepOpt, searched", ONE, TENTH, "RepVGG")
+_FEW = ("plain SGD", "Dirac", "RepOpt, searched", LEARNED, TENTH, "RepVGG")
 _OF_FEW = [*product(("a0",), ("100%",), (15, 40))]  # another model, for a few of the ways
 # the longest, for these ways at the learning rate that was best at 40 epochs on all data; Dirac's two best are level
-_LONGEST = {"plain SGD": 0.1, "Dirac": 0.1, "RepOpt, searched": 0.2, ONE: 0.2, TENTH: 0.1, "RepVGG": 0.2}
+_LONGEST = {"plain SGD": 0.1, "Dirac": 0.1, "RepOpt, searched": 0.2, LEARNED: 0.2, TENTH: 0.1, "RepVGG": 0.2}
 _BASELINES = {name: WAYS[name] for name in ("plain SGD", "Dirac")}  # best at the lowest of the rates above
-_LOWERED = {15: {name: way for name, way in WAYS.items() if name != ONE}, 40: _BASELINES}  # {epochs: ways}
+_LOWERED = {15: {name: way for name, way in WAYS.items() if name != LEARNED}, 40: _BASELINES}  # {epochs: ways}
 
 WHERE = Table(
     title="Where does it pay?",
@@ -220,13 +220,13 @@ DECAY = Table(
             )
         ),
         *trainings(_BASELINES, mini64(40, weight_decay=1e-3), (_LOWER / 2,), weight_decay=1e-3),
-        *trainings({ONE: WAYS[ONE]}, mini64(40, weight_decay=1e-3), (*RATES, _LOWER), weight_decay=1e-3),
+        *trainings({LEARNED: WAYS[LEARNED]}, mini64(40, weight_decay=1e-3), (*RATES, _LOWER), weight_decay=1e-3),
         *trainings({"QARepVGG": WAYS["QARepVGG"]}, mini64(40, weight_decay=1e-3), weight_decay=1e-3),
-        *trainings({ONE: WAYS[ONE]}, mini64(40, weight_decay=5e-3), (_LOWER, _LOWER / 2), weight_decay=5e-3),
+        *trainings({LEARNED: WAYS[LEARNED]}, mini64(40, weight_decay=5e-3), (_LOWER, _LOWER / 2), weight_decay=5e-3),
     ],
     by=("weight_decay", "way"),
     **_CHOSEN,
-    order={"way": (*_DECAYED, "QARepVGG", ONE)},
+    order={"way": (*_DECAYED, "QARepVGG", LEARNED)},
     columns=[
         *(text("weight_decay", "weight decay"), text("way", "trained by"), *_ACCURACY),
         *(minus("RepVGG"), minus("initialization alone")),
@@ -238,7 +238,7 @@ BEST_DECAY = Table(
     keys=("data", "model", "weight_decay", "way", "rate", "seed"),
     trainings=[
         training
-        for data, name in product(("cifar100", "imagenette"), (ONE, "RepVGG"))
+        for data, name in product(("cifar100", "imagenette"), (LEARNED, "RepVGG"))
         for training in trainings(
             {name: WAYS[name]},
             {"model": "b0", "data": data, "fields": {"weight_decay": 1e-3}},
@@ -261,7 +261,7 @@ DECAY_CPU = Table(
         training
         for decay, rates in _DECAY_RATES_CPU.items()
         for training in trainings(
-            {name: WAYS[name] for name in (*_DECAYED, "RepOpt, depth", ONE)},
+            {name: WAYS[name] for name in (*_DECAYED, "RepOpt, depth", LEARNED)},
             {**ON_CPU, "fields": {"weight_decay": decay}},
             rates,
             weight_decay=decay,
@@ -302,8 +302,8 @@ ADAMW_CPU = Table(
         *trainings(
             {
                 **_ADAMW_WAYS,
-                "RepOpt-AdamW, one run": _learned(**_ADAMW),
-                "RepOpt-AdamW, one run, frozen at 10%": _learned_slowly(0.1, **_ADAMW),
+                "RepOpt-AdamW, learned": _learned(**_ADAMW),
+                "RepOpt-AdamW, learned, frozen at 10%": _learned_slowly(0.1, **_ADAMW),
             },
             ON_CPU,
             (3e-4, 1e-3, 3e-3, 1e-2),

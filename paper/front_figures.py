@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paper.compared import method_name
-from paper.evidence import DECAY, ONE
+from paper.evidence import LEARNED
 from paper.jobs import planned
 from paper.panels import labelled_bar
-from paper.view import Record, groups, matching, mean_and_error, values
+from paper.view import Record, groups, matching, mean, mean_and_error, values
 from repopt.plans.scales import Scales
 from repopt.report.figures import GRID, INK, MARKERS, MUTED, SERIES, key, new_figure, new_panels, to_svg
 
 _MODEL, _OPERATOR = "repopt_vgg_b0", "stage2.1.conv"
 _CHANNELS = 8  # in and out, of the multiplier that is drawn
 _INT8 = {"float": "channel", "INT8, weights scaled per channel": "channel", "INT8, per tensor": "tensor"}
-_FRONT = {"RepOpt": ONE}  # {method: the way it is trained}, where they differ
+_FRONT = {"RepOpt": LEARNED}  # {method: the way it is trained}, where they differ
 _TRAINED_BY = {"repvgg": "RepVGG", "repopt": "RepOpt"}
 
 
@@ -133,20 +133,21 @@ def _beside(axes: Any, height: float, words: Sequence[str], colour: str) -> None
         )
 
 
-def front(trained: Sequence[Record], quantized: Sequence[Record], study: Mapping[str, Any]) -> str:
-    """The README's: what each way reaches in float and in INT8, and how fast it trained the same model in a study."""
+def front(quantized: Sequence[Record], study: Mapping[str, Any]) -> str:
+    """The README's: what the same runs of each way reach in float and in INT8, and how fast it trained in a study."""
     methods = []
     for method in study["methods"]:
         name = method_name(method)
-        way = {"way": _FRONT.get(name, name)}
-        found = DECAY.at_best(matching(trained, **way))
-        kept = matching(
-            quantized, **way, rate=found[0]["rate"], backend="onnxruntime", weights="channel", images="1000"
-        )
-        methods.append({"name": name, "images_per_second": method["images_per_second"]})
-        for kind, rows, column in (("", found, "val_accuracy"), ("int8_", kept, "int8_accuracy")):
-            accuracy, error = mean_and_error(rows, column)
-            methods[-1] |= {f"{kind}accuracy": accuracy, f"{kind}standard_error": error}
+        way = {"way": _FRONT.get(name, name), "backend": "onnxruntime", "weights": "channel", "images": "1000"}
+        rates = groups(matching(quantized, **way), "rate").values()
+        rows = max(rates, key=lambda rows: mean(rows, "float_accuracy"), default=[])
+        found = {
+            f"{kind}{what}": value
+            for kind, column in (("", "float_accuracy"), ("int8_", "int8_accuracy"))
+            for what, value in zip(("accuracy", "standard_error"), mean_and_error(rows, column), strict=True)
+        }
+        if rows:
+            methods.append({"name": name, "images_per_second": method["images_per_second"], **found})
     return compared({"methods": methods})
 
 

@@ -204,9 +204,8 @@ def _figures(results: Path) -> Iterator[tuple[str, str]]:
     if quantized := read_rows(results / "int8_mini.csv"):
         shown = matching(quantized, weight_decay="4e-05")
         yield "int8", front_figures.int8_bars(shown, table_named("int8_mini").order["way"])
-        trained, shown = (matching(rows, weight_decay="0.001") for rows in (mapped.decayed(results), quantized))
         if study:
-            yield "front", front_figures.front(trained, shown, study)
+            yield "front", front_figures.front(matching(quantized, weight_decay="0.001"), study)
     if found := read_rows(results / "histograms.csv"):
         yield "kernels", front_figures.kernel_steps(found)
     if found := read_rows(results / "imagenette.csv"):

@@ -4,7 +4,7 @@ import csv
 import fnmatch
 import hashlib
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, product
@@ -86,6 +86,15 @@ class Table(View):
         rivals = [each for each in candidates if alike.items() <= each.key.items()]
         return rivals if len(rivals) > 1 else []
 
+    def is_chosen(self, row: "TableRow", candidates: Sequence["TableRow"], records: Sequence[Record]) -> bool | None:
+        """Whether a row has the setting that one seed chooses; None where that is not known yet."""
+        rivals = self.rivals(row, candidates)
+        tried = [matching(records, **rival.texts) for rival in rivals]
+        if not all(tried):
+            return None
+        chosen = self.choice([*chain.from_iterable(tried)])
+        return not rivals or (bool(chosen) and all(chosen[0][column] == row.texts[column] for column in self.best))
+
     @property
     def header(self) -> list[str]:
         """The columns of the CSV file."""
@@ -121,22 +130,9 @@ def rows_left(table: Table, scope: Scope, path: Path, only: str = "*") -> tuple[
         raise ValueError(f"{path.stem} has no row named {only!r}; one is {rows[0].name!r}")
     records = read_rows(path)
     candidates = table.candidates(scope)
-    wanted = [row for row in wanted if is_chosen(table, row, candidates, records) is not False]
+    wanted = [row for row in wanted if table.is_chosen(row, candidates, records) is not False]
     left = [row for row in wanted if not row.is_among(records)]
     return left, len(wanted) - len(left)
-
-
-def is_chosen(table: Table, row: TableRow, candidates: Sequence[TableRow], records: Sequence[Record]) -> bool | None:
-    """Whether a row has the setting that one seed chooses; None where that is not known yet."""
-    rivals = table.rivals(row, candidates)
-    if not rivals:
-        return True
-    alike = {column: text for column, text in row.texts.items() if column not in (*table.best, "seed")}
-    tried = matching(records, **alike)
-    if not all(matching(tried, **rival.texts) for rival in rivals):
-        return None
-    chosen = table.choice(tried)
-    return bool(chosen) and all(chosen[0][column] == row.texts[column] for column in table.best)
 
 
 def reproduce(table: Table, scope: Scope, workshop: Workshop, path: Path, only: str = "*") -> list[TableRow]:
@@ -150,14 +146,15 @@ def reproduce(table: Table, scope: Scope, workshop: Workshop, path: Path, only: 
         raise ValueError(f"{str(path)!r} has different columns from {path.stem}: give another --out")
     left, standing = rows_left(table, scope, path, only)
     candidates, records = table.candidates(scope), read_rows(path)
-    most = "at most " if any(is_chosen(table, row, candidates, records) is None for row in left) else ""
+    most = "at most " if any(table.is_chosen(row, candidates, records) is None for row in left) else ""
     print(f"{table.title}: {standing} rows stand in {path}, {most}{len(left)} to go", flush=True)
     rows = [row for row in left if scope.authors is not None or not row.authors]
     elsewhere: list[TableRow] = []
     if len(rows) < len(left):
         print(f"left out without --authors: {len(left) - len(rows)} rows")
     waiting, asked = True, {row.name for row in rows}
-    blind = [row for row in rows if any(_is_missing(rival, path, asked) for rival in table.rivals(row, candidates))]
+    known = asked | {rival.name for rival in candidates if rival.is_among(records)}
+    blind = [row for row in rows if not all(rival.name in known for rival in table.rivals(row, candidates))]
     if blind:
         print(f"left out until seed {table.chosen_on} has chosen their settings: {len(blind)} rows")
         rows = [row for row in rows if row not in blind]
@@ -165,7 +162,7 @@ def reproduce(table: Table, scope: Scope, workshop: Workshop, path: Path, only: 
         waiting = False
         elsewhere.clear()
         for number, row in enumerate(rows, start=1):
-            chosen = is_chosen(table, row, candidates, read_rows(path))
+            chosen = table.is_chosen(row, candidates, read_rows(path))
             waiting |= chosen is None
             if not chosen:
                 continue
@@ -180,11 +177,6 @@ def reproduce(table: Table, scope: Scope, workshop: Workshop, path: Path, only: 
         if waiting:
             time.sleep(1)
     return elsewhere
-
-
-def _is_missing(rival: TableRow, path: Path, asked: Container[str]) -> bool:
-    """Whether a row stands in no file and is not to be measured now either."""
-    return rival.name not in asked and not rival.stands_in(path)
 
 
 def _write_row(table: Table, row: TableRow, workshop: Workshop, path: Path) -> None:

@@ -15,7 +15,7 @@ Wanted = str | Sequence[str]  # a text, or any of several
 # how kernels start, and how a model is trained, as a reader knows it
 INITS = {"authors": "torch's", "paper": "He's"}
 _METHODS = {"repopt": "RepOpt", "repvgg": "RepVGG", "qarepvgg": "QARepVGG", "sgd": "plain SGD", "dirac": "Dirac"}
-_CLEARLY = 0.5  # points between single trainings: two seeds of one setting differ by as much
+_CLOSE = 0.5  # points between single trainings that say little: two seeds of B0 on mini-ImageNet differ by as much
 _NAMES = {"init": INITS, "kernel": INITS, "method": _METHODS, "trained_by": _METHODS}  # by column
 
 
@@ -99,15 +99,19 @@ def difference(first: Sequence[Record], second: Sequence[Record], column: str = 
     one, other = values(first, column), values(second, column)
     if not one or not other or diverged(first) or diverged(second):
         return None
-    known = len(one) > 1 and len(other) > 1
-    error = _pooled(one, other) * math.sqrt(1 / len(one) + 1 / len(other)) if known else None
+    error = _error(one, other) if len(one) > 1 and len(other) > 1 else None
     return Gap(mean=statistics.mean(one) - statistics.mean(other), error=error)
 
 
-def _pooled(*groups: Sequence[float]) -> float:
-    """The deviation of all groups together, each around its own mean: that of two or three seeds alone says little."""
-    squares = sum(statistics.variance(found) * (len(found) - 1) for found in groups)
-    return math.sqrt(squares / sum(len(found) - 1 for found in groups))
+def _error(one: Sequence[float], other: Sequence[float]) -> float:
+    """Of a difference of means: by each group's own variance or by that of both together, whichever is larger.
+
+    The variance of two or three seeds says little, and a group of few seeds may differ more than one of many.
+    """
+    counts, variances = (len(one), len(other)), (statistics.variance(one), statistics.variance(other))
+    pooled = sum((count - 1) * own for count, own in zip(counts, variances, strict=True)) / (sum(counts) - 2)
+    apart = sum(own / count for count, own in zip(counts, variances, strict=True))
+    return math.sqrt(max(apart, sum(pooled / count for count in counts)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,8 +156,8 @@ class View:
     def at_best(self, rows: Sequence[Record]) -> Sequence[Record]:
         """The rows of the best setting, where several were tried.
 
-        One seed chooses, and is not shown. Where its choice has no other seeds, the next best that has some is shown,
-        unless it is clearly worse.
+        Where one seed chooses, the others are shown: of its choice, or where that has none of the next best that has
+        some and is about as good. Else the seed that chose is shown itself.
         """
         if not self.best:
             return rows
@@ -161,7 +165,7 @@ class View:
         if not self.chosen_on or len(settings) == 1:  # of which no seed had to choose
             return best(settings.values())
         first, chosen = groups(matching(rows, seed=self.chosen_on), *self.best), self.choice(rows)
-        near = {setting: mean(found) for setting, found in first.items() if mean(found) > mean(chosen) - _CLEARLY}
+        near = {setting: mean(found) for setting, found in first.items() if mean(found) > mean(chosen) - _CLOSE}
         for setting in sorted(near, key=near.__getitem__, reverse=True):
             if others := [row for row in settings[setting] if row["seed"] != self.chosen_on]:
                 return others

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
-from paper.evidence import DECAY, ONE, WHERE
+from paper.evidence import DECAY, LEARNED, WHERE
 from paper.view import Record, difference, matching, mean, mean_and_error
 from repopt.report.figures import INK, MARKERS, MUTED, SERIES, key, new_figure, new_panels, to_svg
 
-_OURS, _OTHERS = ("RepOpt, searched", ONE), ("plain SGD", "Dirac", "RepVGG")
+_OURS, _OTHERS = ("RepOpt, searched", LEARNED), ("plain SGD", "Dirac", "RepVGG")
 
 
 def over_decay(rows: Sequence[Record]) -> str:
@@ -18,6 +18,8 @@ def over_decay(rows: Sequence[Record]) -> str:
     for series, way in enumerate(DECAY.order["way"]):
         lines = [DECAY.at_best(matching(rows, way=way, weight_decay=decay)) for decay in decays]
         points = [(place, *mean_and_error(line)) for place, line in enumerate(lines) if line]
+        if not points:
+            continue
         places, accuracies, errors = zip(*points, strict=True)
         look: dict[str, Any] = {"marker": MARKERS[series][0], "color": SERIES[series], "linewidth": 2, "capsize": 4}
         axes.errorbar(places, accuracies, yerr=errors, markersize=7, **look)

@@ -59,8 +59,10 @@ def test_the_error_of_a_mean_is_its_deviation_over_the_root_of_the_seeds():
     assert standard_error([80.0, 82.0, 84.0], images=10_000) == pytest.approx(2 / math.sqrt(3))
 
 
-def test_seeds_that_agree_by_chance_are_not_known_better_than_one_image():
-    assert standard_error([85.0, 85.0], images=20) == pytest.approx(5 / math.sqrt(2))
+def test_seeds_that_agree_by_chance_differ_by_the_error_of_their_images():
+    assert standard_error([80.0, 80.0], images=10_000) == pytest.approx(0.4 / math.sqrt(2))
+    assert standard_error([80.0], images=10_000) == pytest.approx(0.4)
+    assert is_noise(way("best", 80.0, 80.0), way("other", 79.9, 79.9))
 
 
 @pytest.mark.parametrize(("accuracy", "images"), [(90.0, 400), (100.0, 20), (0.0, 20)])
@@ -110,14 +112,13 @@ def test_trainings_that_were_cut_short_are_said_to_be():
 
 
 def test_guessing_is_not_praised():
-    ways = [way("sgd", 34.0), way("dirac", 33.0)]
-    assert (
-        "That is hardly better than always naming the most common class (33.33)" in sentences(ways, guessing=100 / 3)[1]
-    )
-    assert "most common" not in " ".join(sentences(ways, guessing=10))
+    ways, common = [way("sgd", 34.0), way("dirac", 33.0)], "than always naming the most common class"
+    assert f"That is hardly better {common} (33.33)" in sentences(ways, guessing=100 / 3)[1]
+    assert f"That is no better {common} (34.00)" in sentences(ways, guessing=34.0)[1]
+    assert common not in " ".join(sentences(ways, guessing=10))
 
 
 def test_one_validation_image_is_one_image():
-    assert "± of a single seed is the error of one image:" in " ".join(
-        sentences([way("sgd", 80.0, images=1)], guessing=10)
-    )
+    said = " ".join(sentences([way("sgd", 80.0, images=1)], guessing=10))
+    assert "± of a single seed is the error of 1 image:" in said
+    assert "With 1 validation image, one image is 100.0 points." in said

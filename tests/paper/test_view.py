@@ -1,5 +1,7 @@
 """Rows over seeds against numbers computed by hand; a table of Markdown: its lines and cells, and the best of each."""
 
+import math
+
 import pytest
 
 from made_up import line
@@ -13,6 +15,7 @@ from paper.view import (
     groups,
     matching,
     mean,
+    mean_and_error,
     minus,
     number,
     papers,
@@ -103,12 +106,14 @@ def over_seeds(*accuracies, first=0, **columns):
     return [line(seed=seed, val_accuracy=value, **columns) for seed, value in enumerate(accuracies, start=first)]
 
 
-def test_the_error_of_a_difference_is_that_of_students_test():
-    """Squares of 12 over four seeds and of 2 over three: a variance of 14 / 5 for both."""
+def test_the_error_of_a_difference_is_by_the_variance_of_both_together_or_by_each_ones_own():
+    """Squares of 12 over four seeds and of 2 over three: variances of 4 and 1, of 14 / 5 together."""
     found = difference(over_seeds(90, 90, 86, 90), over_seeds(80, 81, 82))
     assert found.mean == 8
     assert found.error == pytest.approx((14 / 5 * (1 / 4 + 1 / 3)) ** 0.5)
     assert str(found) == "+8.00 ± 1.28"
+    few = difference(over_seeds(88, 92), over_seeds(80, 81, 82, 81, 81))  # variances of 8 and 1 / 2: 10 / 5 together
+    assert few.error == pytest.approx((8 / 2 + 0.5 / 5) ** 0.5)
 
 
 def test_two_seeds_that_happen_to_agree_do_not_make_a_difference_certain():
@@ -135,6 +140,9 @@ def test_a_side_is_taken_beyond_two_standard_errors():
 def test_one_seed_has_no_error():
     found = difference(over_seeds(69.5), over_seeds(70))
     assert (found.error, str(found)) == (None, "-0.50")
+    value, error = mean_and_error(over_seeds(70))
+    assert value == 70
+    assert math.isnan(error)
 
 
 def test_a_training_that_diverged_leaves_no_difference_and_is_counted():

@@ -1,7 +1,7 @@
 """What a comparison comes to: the rate that a way goes on with, the best way, the noise, and the cost of INT8.
 
-The noise of a difference is two standard errors. Over seeds, the error of a mean is at least that of one image; of a
-single seed, only the error of so many validation images is known.
+The noise of a difference is two standard errors. Seeds are taken to differ at least as much as the error of so many
+validation images, which is all that is known of a single seed.
 """
 
 import math
@@ -9,7 +9,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from repopt.train.notes import AS_GUESSING, is_guessing
+from repopt.plans.patterns import counted
+from repopt.train.notes import as_guessing
 
 _NOISE = 2  # standard errors
 _FEW_IMAGES = 200
@@ -105,17 +106,17 @@ def _is_tied(accuracies: Mapping[float, float | None], rate: float) -> bool:
 
 
 def standard_error(accuracies: Sequence[float], images: int) -> float:
-    """Of the mean over seeds; of a single one, of the share of correct images.
+    """Of the mean over seeds, which may agree by chance: by the share of correct images they would differ, too.
 
     Example:
         >>> round(standard_error([90.0, 92.0], images=10_000), 2), round(standard_error([90.0], images=100), 2)
         (1.0, 3.0)
     """
-    count = len(accuracies)
-    if count > 1:
-        return max(statistics.stdev(accuracies), 100 / images) / math.sqrt(count)
-    share = min(max(accuracies[0] / 100, 1 / (images + 2)), 1 - 1 / (images + 2))  # all correct has an error, too
-    return 100 * math.sqrt(share * (1 - share) / images)
+    mean, none = statistics.fmean(accuracies) / 100, 1 / (images + 2)
+    share = min(max(mean, none), 1 - none)  # all correct has an error, too
+    of_images = 100 * math.sqrt(share * (1 - share) / images)
+    of_seeds = statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0
+    return max(of_seeds, of_images) / math.sqrt(len(accuracies))
 
 
 def ranked(measured: Sequence[Measured]) -> list[Measured]:
@@ -145,8 +146,8 @@ def sentences(measured: Sequence[Measured], *, guessing: float, epochs: int = 0,
         return ["Every training diverged: give a lower --lr."]
     best, rest = order[0], order[1:]
     said = [f"Best: {best.name}, with an accuracy of {_plus_minus(best.accuracy, best.error)}."]
-    if is_guessing(best.accuracy, guessing):
-        said.append(f"That is {AS_GUESSING.format(guessing)}: give more --minutes or --epochs before you choose.")
+    if like := as_guessing(best.accuracy, guessing):
+        said.append(f"That is {like}: give more --minutes or --epochs before you choose.")
     near = [each.name for each in rest if is_noise(best, each)]
     behind = [f"{each.name} by {best.accuracy - each.accuracy:.2f}" for each in rest if each.name not in near]
     if near:
@@ -188,10 +189,11 @@ def _about_seeds(measured: Sequence[Measured]) -> list[str]:
     ]
     images = measured[0].val_images
     if any(len(each.accuracies) == 1 for each in measured):
-        of = "one image" if images == 1 else f"{images:,} images"
-        said.append(f"± of a single seed is the error of {of}: how far seeds differ is not known.")
+        said.append(
+            f"± of a single seed is the error of {counted(images, 'image')}: how far seeds differ is not known."
+        )
     if images < _FEW_IMAGES:
-        said.append(f"With {images} validation images, one image is {100 / images:.1f} points.")
+        said.append(f"With {counted(images, 'validation image')}, one image is {100 / images:.1f} points.")
     return said
 
 

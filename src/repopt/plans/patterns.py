@@ -61,8 +61,8 @@ def check_model(model: object, verb: str) -> None:
 
 
 def counted(number: float, thing: str) -> str:
-    """1 seed, 2 seeds."""
-    return f"{number:.12g} {thing}{'' if number == 1 else 's'}"
+    """1 seed, 2 seeds, 10,000 images."""
+    return f"{number:,.12g} {thing}{'' if number == 1 else 's'}"
 
 
 def listed(names: Sequence[str] | Mapping[str, object], most: int = 5) -> str:

@@ -46,7 +46,11 @@ class Job:
 
 
 def as_learned(job: Job) -> Job:
-    """The job, with how long and how fast it learns its scales, if it does."""
+    """The job, with how long and how fast it learns its scales, if it does.
+
+    Raises:
+        ValueError: it says how long, and does not learn them.
+    """
     if job.scales != LEARN and job.recipe.freeze_at is not None:
         other = "a search learns its scales to the end" if job.method == "search" else "give --scales learn as well"
         raise ValueError(f"freeze_at is for scales that are learned in the training: {other}")

@@ -16,7 +16,6 @@ from repopt.train.recipe import Recipe, lr_at, usual_precision
 from repopt.train.records import RunConfig, ScalesRecord
 
 _CHANCE, _ABOVE = 1.5, 0.2  # times the accuracy of guessing, and a share of what it leaves: what is hardly more
-AS_GUESSING = "hardly better than always naming the most common class ({:.2f})"
 _AGAIN = "train for longer or at another learning rate, on data that the model can learn"
 _FEW_STEPS = 3  # of an epoch
 _MOVED = 0.01  # of the scales, the least relative change
@@ -142,9 +141,8 @@ def about_accuracy(folder: Path, summary: Mapping[str, Any]) -> str | None:
     """Of a finished run that may have learned nothing."""
     accuracy = summary["val_accuracy"]
     guessing = summary.get("guessing") or 100 / len(read_as(folder / CONFIG, RunConfig).classes)  # of older runs
-    if not is_guessing(accuracy, guessing):
-        return None
-    return f"an accuracy of {accuracy:.2f} is {AS_GUESSING.format(guessing)}: {_AGAIN}"
+    like = as_guessing(accuracy, guessing)
+    return like and f"an accuracy of {accuracy:.2f} is {like}: {_AGAIN}"
 
 
 def about_search(folder: Path) -> str | None:
@@ -165,9 +163,12 @@ def accuracy_of_guessing(labels: Tensor) -> float:
     return 100 * int(torch.bincount(labels).max()) / len(labels)
 
 
-def is_guessing(accuracy: float, guessing: float) -> bool:
-    """Whether an accuracy is hardly more than that of guessing."""
-    return accuracy <= min(_CHANCE * guessing, guessing + _ABOVE * (100 - guessing))
+def as_guessing(accuracy: float, guessing: float) -> str | None:
+    """How an accuracy compares with that of guessing, where it is hardly more."""
+    if accuracy > min(_CHANCE * guessing, guessing + _ABOVE * (100 - guessing)):
+        return None
+    better = "hardly better" if accuracy > guessing else "no better"
+    return f"{better} than always naming the most common class ({guessing:.2f})"
 
 
 def _change(scales: Scales, start: Mapping[str, Mapping[str, float]]) -> float:

@@ -100,7 +100,7 @@ class ScalesRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """summary.json; seconds by what they were spent on."""
+    """summary.json; seconds by what they were spent on, `guessing` the accuracy of naming the most common class."""
 
     epochs: int
     seconds: dict[str, float]
@@ -108,6 +108,7 @@ class RunSummary:
     val_accuracy: float | None = None
     best_val_accuracy: float | None = None
     best_epoch: int | None = None
+    guessing: float | None = None
     images_per_second: float | None = None
     peak_memory_bytes: int | None = None
 

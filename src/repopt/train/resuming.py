@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from repopt.data import DataSet
+from repopt.files import read_as
 from repopt.models.references import check_trust
 from repopt.models.saved import tuples
 from repopt.plans.scales import Scales
@@ -13,7 +14,7 @@ from repopt.train.job import Job
 from repopt.train.loop import Trainer
 from repopt.train.methods import LEARN, METHODS, Method
 from repopt.train.notes import about_length
-from repopt.train.records import read_info, read_json
+from repopt.train.records import RunSummary, read_info, read_json
 from repopt.train.runs import RunFolder, run_recipe
 
 
@@ -54,10 +55,10 @@ def summary_of_finished(out: Path, epochs: int) -> dict[str, Any] | None:
     """The summary of a finished run that has no checkpoint: training it again would overwrite its results."""
     if has_checkpoint(out) or not any((out / name).exists() for name in ("summary.json", "model.safetensors")):
         return None
-    summary = read_json(out, "summary.json") if (out / "summary.json").exists() else {}
-    if summary.get("epochs") != epochs:
+    file = out / "summary.json"
+    if not file.exists() or read_as(file, RunSummary).epochs != epochs:
         raise ValueError(f"the run in {str(out)!r} is finished and has no checkpoint to go on from: start another run")
-    return summary
+    return read_json(out, file.name)
 
 
 def check_data(job: Job, data: DataSet, folder: RunFolder | None) -> None:
