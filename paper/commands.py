@@ -72,7 +72,7 @@ def make(
         return _list_tables(scope, out)
     if scope.cpu:
         if f"{name}_cpu" not in NAMES:
-            raise ValueError(f"--cpu is for table4, decay and adamw, not for {name}")
+            raise ValueError(f"--cpu is for table4, decay, adamw and int8_rounding, not for {name}")
         name, device = f"{name}_cpu", "cpu"
     for flag, folder in {"--out": out, "--runs": runs}.items():
         if folder.is_file():

@@ -87,6 +87,54 @@ INT8 = Table(
 )
 IN_SHORT = replace(INT8, csv="int8_mini", columns=[*_TRAINED, *(_by_ort(by, 1000) for by in ("channel", "tensor"))])
 
+# GPTQ on a CPU: half an hour of training for a row
+_ROUNDED: list[tuple[Any, Any, Any]] = [*product(("channel", "tensor"), ("nearest", "gptq"), ("minmax", "percentile"))]
+
+
+def _rounded(training: Training, scope: Scope, seed: int, workshop: Workshop) -> Lines:
+    """A line for each way to round the weights, and to choose the activations' ranges."""
+    settings = [
+        Int8(backend="onnxruntime", weights=by, rounding=rounding, calibrator=calibrator)
+        for by, rounding, calibrator in _ROUNDED
+    ]
+    quick = [Int8(backend="onnxruntime", rounding="gptq", images=16)]
+    jobs = [QuantizeJob(setting=setting, limit=scope.limit) for setting in (quick if scope.quick else settings)]
+    return _records(jobs, training, scope, seed, workshop)
+
+
+def _by_rounding(by: str, rounding: str, calibrator: str) -> Column:
+    return int8_column(f"{by}, {rounding}, {calibrator}", weights=by, rounding=rounding, calibrator=calibrator)
+
+
+ROUNDING_CPU = Table(
+    title="INT8 by GPTQ, on a CPU: B0, CIFAR-100",
+    keys=("weight_decay", "way", "rate", "model", "seed"),
+    trainings=[
+        replace(training, one_seed=name == "RepVGG")
+        for name in ("RepOpt, searched", "RepVGG")
+        for training in trainings(
+            {name: {**WAYS[name], "measure": _rounded}},
+            {
+                "model": "b0",
+                "data": "cifar100",
+                "fields": {"epochs": 10, "eval_every": 10, "warmup_epochs": 1, "weight_decay": 1e-3},
+            },
+            (0.1,),
+            weight_decay=1e-3,
+        )
+    ],
+    figures=(
+        *("backend", "weights", "rounding", "calibrator", "images", "form", "float_accuracy", "int8_accuracy", "drop"),
+        *("val_images", "epochs", "kernel", *ENVIRONMENT),
+    ),
+    by=("way",),
+    columns=[
+        *(text("way", "trained by"), SEEDS),
+        accuracy("float", "float_accuracy", weights="channel", rounding="nearest", calibrator="minmax"),
+        *starmap(_by_rounding, _ROUNDED),
+    ],
+)
+
 QAT = Table(
     title="QAT with and without the multipliers",
     keys=("way", "model", "seed"),

@@ -53,7 +53,7 @@ class Scope:
     precision: Precision = "bf16"  # of training; a row that is there is not measured again for another one.
     # nano on a few embedded digits, in seconds on a CPU: it shows that the code works, and nothing else.
     quick: bool = False
-    # of table4, decay and adamw: nano on 20,000 images of CIFAR-100, hours on two cores, seeds 0 to 5 unless given.
+    # of table4, decay, adamw and int8_rounding: on CIFAR-100, hours on two cores, seeds 0 to 5 unless given.
     cpu: bool = False
 
     def __post_init__(self) -> None:

@@ -25,11 +25,12 @@ FULL = Scope(
 TRAINED = ("zoo", "conventions", "constants", "a0", "table4", "table5", "table6", "tableB", "tableD")
 # `where` has their ways, in twelve cells
 TRAINED += ("table4_cpu", "one_run", "best", "best_decay", "decay", "decay_cpu", "adamw", "adamw_cpu")
-SLOW = ("qat_mini", "int8_mini", "adamw")  # others do the same, or, as with QAT, take a minute
+SLOW = ("qat_mini", "int8_mini", "int8_rounding_cpu", "adamw")  # others do the same, or, as with QAT, take a minute
 # the rows that are measured for real, of tables that differ in what they do with a run
 MEASURED = {"zoo": "*vgg*", "figureE": "*", "multipliers": "*", "table2": "*", "table3": "*"}
 MEASURED |= {
     "int8_mini": "4e-05, Dirac*",
+    "int8_rounding_cpu": "*RepOpt*",
     "qat_mini": "*",
     "adamw": "*, AdamW, *",
     "table4": "SGD, RepVGG*",

@@ -18,6 +18,7 @@ def test_a_backends_default_is_one_of_its_own_calibrators(backend):
         ({"calibrator": "percentile"}, "the backend x86 has no calibrator 'percentile'; it has histogram, minmax"),
         ({"weights": "row"}, "weights have scales by 'channel' or by 'tensor', not 'row'"),
         ({"images": 0}, "calibration needs at least one image, not 0"),
+        ({"rounding": "up"}, "weights are rounded to the .nearest. or by .gptq., not .up."),
     ],
     ids=str,
 )

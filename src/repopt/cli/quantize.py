@@ -12,7 +12,7 @@ from repopt.files import append_csv
 from repopt.quantize import Int8, LayerCost, QuantizeJob, quantize_run
 from repopt.quantize.qat import EPOCHS
 from repopt.quantize.quantizing import Form, Int8Method, Quantized
-from repopt.quantize.setting import Backend, Calibrator, Weights
+from repopt.quantize.setting import Backend, Calibrator, Rounding, Weights
 from repopt.quantize.timing import SPEEDS, Timing
 
 
@@ -26,6 +26,7 @@ def quantize(
     images: int = 1000,
     trim: float = 0.0,
     symmetric: bool = False,
+    rounding: Rounding = "nearest",
     form: Form = "auto",
     data: str | None = None,
     out: Path | None = None,
@@ -60,6 +61,8 @@ def quantize(
         trim: share of these images, such as 0.01, that ptq leaves out: those that drive a layer's input furthest beyond
             the median image's.
         symmetric: int8 activations without zero points, as TensorRT wants them, instead of uint8 with one.
+        rounding: of the weights, for ptq: each to the nearest, or by gptq, which lets them make up for each other's
+            errors and takes a minute.
         form: of the model that is quantized. auto: as it is deployed, and for qat as it was trained where that is one
             operator a layer. plain: a RepVGG converted to one operator a layer, with norms put back.
         data: the run's own unless given.
@@ -83,7 +86,13 @@ def quantize(
     job = QuantizeJob(
         method=method,
         setting=Int8(
-            backend=backend, weights=weights, calibrator=calibrator, images=images, trim=trim, symmetric=symmetric
+            backend=backend,
+            weights=weights,
+            calibrator=calibrator,
+            images=images,
+            trim=trim,
+            symmetric=symmetric,
+            rounding=rounding,
         ),
         form=form,
         data=data,

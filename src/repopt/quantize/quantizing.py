@@ -82,6 +82,9 @@ class QuantizeJob:
             raise ValueError("layers are measured for PTQ by x86 alone: leave --layers out")
         if self.setting.trim and self.method == "qat":
             raise ValueError("QAT measures activations while it trains, on all images: leave --trim out")
+        if self.setting.rounding == "gptq" and (self.layers or self.method == "qat"):
+            other = "--layers measures rounding to the nearest" if self.layers else "QAT trains with the rounding"
+            raise ValueError(f"{other}: leave --rounding gptq out")
         if self.timing and self.timing.size and self.setting.backend == "onnxruntime":
             raise ValueError("an ONNX file takes images of the run's own size: leave --speed-size out")
 

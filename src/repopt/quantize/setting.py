@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 Backend = Literal["x86", "onnxruntime"]
 Weights = Literal["channel", "tensor"]
 Calibrator = Literal["default", "minmax", "histogram", "percentile"]
+Rounding = Literal["nearest", "gptq"]
 
 # how a backend can choose the range of an activation, its own default first; ONNX Runtime's entropy is its minmax
 CALIBRATORS: Mapping[Backend, Sequence[Calibrator]] = {
@@ -26,6 +27,8 @@ class Int8:
         images: how many are measured.
         trim: share of them that is left out: those that go furthest beyond the median image's activations.
         symmetric: int8 activations without a zero point, as TensorRT wants them; half as fine after a ReLU.
+        rounding: of the weights, each to the `nearest` whole number of steps, or by `gptq`, which lets them make up for
+            each other's errors.
 
     Example:
         >>> Int8(weights="tensor").chosen
@@ -38,6 +41,7 @@ class Int8:
     images: int = 1000
     trim: float = 0.0
     symmetric: bool = False
+    rounding: Rounding = "nearest"
 
     def __post_init__(self) -> None:
         known = CALIBRATORS.get(self.backend) if isinstance(self.backend, str) else None
@@ -49,6 +53,8 @@ class Int8:
             raise ValueError(
                 f"the backend {self.backend} has no calibrator {self.calibrator!r}; it has {', '.join(known)}"
             )
+        if self.rounding not in get_args(Rounding):
+            raise ValueError(f"weights are rounded to the 'nearest' or by 'gptq', not {self.rounding!r}")
         if not isinstance(self.images, int) or self.images < 1:
             raise ValueError(f"calibration needs at least one image, not {self.images!r}")
         check_share(self.trim)

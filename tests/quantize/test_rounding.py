@@ -1,0 +1,163 @@
+"""GPTQ: weights that are whole numbers of INT8's steps, and make up for each other's rounding errors."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import repopt
+from quantize.nets import images, small_net
+from repopt.models import as_deployed
+from repopt.quantize import Int8, QuantizeJob
+from repopt.quantize.rounding import _patches, rounded_by_gptq
+
+LAYERS = {
+    "padded": lambda: nn.Conv2d(8, 6, 3, padding=1),
+    "strided": lambda: nn.Conv2d(8, 6, 3, stride=2),
+    "dilated": lambda: nn.Conv2d(8, 6, 3, dilation=2, padding="same", padding_mode="reflect"),
+    "grouped": lambda: nn.Conv2d(8, 4, (1, 3), groups=2, padding=(0, 1)),
+    "depthwise": lambda: nn.Conv2d(8, 8, 3, padding=1, groups=8),
+    "linear": lambda: nn.Linear(12, 5),
+}
+
+
+def smooth(count=64, channels=8, size=12, seed=0):
+    """As activations are: not negative, and alike where they are near."""
+    noise = torch.rand(count, channels, size + 4, size + 4, generator=torch.Generator().manual_seed(seed))
+    return functional.avg_pool2d(noise, 5, stride=1).contiguous()
+
+
+def identity_like():
+    """A kernel as RepOpt's are: the identity's weight is 30 times as large as the largest of the others."""
+    torch.manual_seed(0)
+    layer = nn.Conv2d(8, 8, 3, padding=1, bias=False)
+    with torch.no_grad():
+        layer.weight.mul_(1 / layer.weight.abs().max())
+        layer.weight[range(8), range(8), 1, 1] = 30.0
+    return layer
+
+
+def started():
+    """A network as RepOpt starts it, whose norms have seen images."""
+    net = repopt.create_model("repopt_vgg_nano", num_classes=10)
+    repopt.plan(net, scales="repopt_vgg_nano").init_(generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        for seed in range(20):
+            net(smooth(channels=3, size=16, seed=seed))
+    return net.eval()
+
+
+def steps(weight, by):
+    return weight.abs().amax((1, 2, 3) if by == "channel" else None).view(-1, 1, 1, 1) / 127
+
+
+def nearest(weight, by):
+    return (weight / steps(weight, by)).round() * steps(weight, by)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_the_patches_of_a_layer_times_its_weights_are_its_outputs(kind):
+    torch.manual_seed(0)
+    layer, x = LAYERS[kind](), smooth(3)
+    groups = getattr(layer, "groups", 1)
+    rows = layer.weight.reshape(groups, len(layer.weight) // groups, -1)
+    found = (_patches(layer, x) @ rows.mT).transpose(0, 1).flatten(1) + layer.bias  # patches x channels
+    outputs = layer(x)
+    wanted = outputs.flatten(0, -2) if kind == "linear" else outputs.movedim(1, -1).flatten(0, -2)
+    torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("by", ["channel", "tensor"])
+@pytest.mark.parametrize("kind", [kind for kind in LAYERS if kind != "linear"])
+def test_rounded_weights_are_not_rounded_again_and_the_step_stays(kind, by):
+    torch.manual_seed(0)
+    layer = LAYERS[kind]()
+    before = layer.weight.clone()
+    (rounded,) = rounded_by_gptq(nn.Sequential(layer), [smooth()], by)
+    torch.testing.assert_close(nearest(rounded.weight, by), rounded.weight)
+    torch.testing.assert_close(steps(rounded.weight, by), steps(before, by))
+    assert not torch.equal(rounded.weight, nearest(before, by))
+    assert torch.equal(layer.weight, before)
+
+
+@pytest.mark.parametrize("by", ["channel", "tensor"])
+def test_beside_an_identity_it_removes_most_of_the_error_of_rounding_to_the_nearest(by):
+    layer = identity_like()
+    (rounded,) = rounded_by_gptq(nn.Sequential(layer), [smooth()], by)
+    x = smooth(seed=1)  # other images
+    errors = [
+        (functional.conv2d(x, layer.weight - w, padding=1)).norm() for w in (rounded.weight, nearest(layer.weight, by))
+    ]
+    assert errors[0] < errors[1] / 3
+
+
+def test_two_weights_of_one_input_make_up_for_each_other():
+    """0.4 and 0.4 steps are 0 and 0 to the nearest, and together 0.8: 0 and 1."""
+    layer = nn.Linear(3, 1, bias=False)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[127.0, 0.4, 0.4]]))
+    inputs = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))[:, [0, 1, 1]]
+    (rounded,) = rounded_by_gptq(nn.Sequential(layer), [inputs])
+    torch.testing.assert_close(rounded.weight.sort().values, torch.tensor([[0.0, 1.0, 127.0]]))
+
+
+def test_inputs_that_are_never_seen_and_weights_that_are_0_do_no_harm():
+    net = nn.Sequential(identity_like(), nn.Conv2d(8, 8, 1))
+    with torch.no_grad():
+        net[0].weight[3] = 0
+        net[1].weight.zero_()
+    x = smooth()
+    x[:, 2] = 0
+    rounded = rounded_by_gptq(net, [x, torch.zeros_like(x)])
+    assert all(param.isfinite().all() for param in rounded.parameters())
+    assert not rounded[0].weight[3].any()
+    assert not rounded[1].weight.any()
+    dark = rounded_by_gptq(net, [torch.zeros_like(x)])
+    torch.testing.assert_close(dark[0].weight, nearest(net[0].weight, "channel").nan_to_num())
+
+
+def test_a_layer_that_the_images_do_not_reach_stays():
+    net = small_net()
+    net.unused = nn.Conv2d(3, 3, 3)
+    rounded = rounded_by_gptq(net, [images()])
+    assert torch.equal(rounded.unused.weight, net.unused.weight)
+    assert not torch.equal(rounded.stage1[0].conv.weight, net.stage1[0].conv.weight)
+
+
+@pytest.mark.parametrize("by", ["channel", "tensor"])
+def test_int8_is_nearer_to_a_repopt_network_by_gptq(by):
+    net, x = started(), smooth(channels=3, size=16)
+    with torch.no_grad():
+        wanted, noise = net(x), {}
+        for rounding in ("nearest", "gptq"):
+            int8 = repopt.quantize_model(net, [x], setting=Int8(weights=by, rounding=rounding))
+            noise[rounding] = (int8(x) - wanted).norm()
+    assert noise["gptq"] < 0.8 * noise["nearest"]
+
+
+def test_an_onnx_file_holds_the_weights_of_gptq(tmp_path):
+    net, x = started(), smooth(channels=3, size=16)
+    rounded, setting = rounded_by_gptq(as_deployed(net), [x]), Int8(backend="onnxruntime")
+    wanted = repopt.quantize_model(rounded, [x], tmp_path / "wanted.onnx", setting=setting)
+    found = repopt.quantize_model(net, [x], tmp_path / "found.onnx", setting=replace(setting, rounding="gptq"))
+    assert torch.equal(found(x), wanted(x))
+    assert not torch.equal(found(x), repopt.quantize_model(net, [x], tmp_path / "usual.onnx", setting=setting)(x))
+
+
+def test_a_norm_that_is_to_be_folded_would_change_the_step_of_a_tensor():
+    with pytest.raises(ValueError, match="give weights scales by channel"):
+        rounded_by_gptq(small_net(), [images()], "tensor")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"method": "qat"}, "QAT trains with the rounding"),
+        ({"layers": True}, "--layers measures rounding to the nearest"),
+    ],
+)
+def test_what_it_is_not_for_is_said(fields, words):
+    with pytest.raises(ValueError, match=f"^{words}: leave --rounding gptq out"):
+        QuantizeJob(setting=Int8(rounding="gptq"), **fields)
