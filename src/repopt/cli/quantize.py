@@ -61,8 +61,8 @@ def quantize(
         trim: share of these images, such as 0.01, that ptq leaves out: those that drive a layer's input furthest beyond
             the median image's.
         symmetric: int8 activations without zero points, as TensorRT wants them, instead of uint8 with one.
-        rounding: of the weights, for ptq: each to the nearest, or by gptq, which lets them make up for each other's
-            errors and takes a minute.
+        rounding: of the weights, for ptq: each to the nearest step, or by gptq, which lets them make up for each
+            other's errors and takes longer.
         form: of the model that is quantized. auto: as it is deployed, and for qat as it was trained where that is one
             operator a layer. plain: a RepVGG converted to one operator a layer, with norms put back.
         data: the run's own unless given.
@@ -132,7 +132,8 @@ def _print_accuracies(record: dict[str, Any]) -> None:
     shown.add_row("float", f"{record['float_accuracy']:.2f}", "", f"{record['float_bytes'] / 1e6:.2f}")
     row = (f"{record['int8_accuracy']:.2f}", f"{record['drop']:.2f}", f"{record['int8_bytes'] / 1e6:.2f}")
     shown.add_row("INT8", *row)
-    print(f"{record['model']}, {record['form']} form: {how} for {record['backend']}, per-{record['weights']} weights,")
+    weights = f"per-{record['weights']} weights{' by GPTQ' if record['rounding'] == 'gptq' else ''}"
+    print(f"{record['model']}, {record['form']} form: {how} for {record['backend']}, {weights},")
     if record["symmetric"]:
         print("activations without zero points,")
     trim = f"its images trimmed by {record['trim']:.0%}, " if record["trim"] else ""

@@ -14,6 +14,7 @@ from repopt.files import replacing
 from repopt.quantize.onnx_files import IMAGES, need, onnx_runner, write_onnx
 from repopt.quantize.pt2e import check_batches
 from repopt.quantize.quiet import quiet_logs
+from repopt.quantize.rounding import rounded_by_gptq
 from repopt.quantize.setting import Int8
 
 
@@ -28,6 +29,8 @@ def post_training_onnx(model: nn.Module, batches: Sequence[Tensor], setting: Int
     """
     need("onnx", "onnxscript", "onnxruntime")
     check_batches(model, batches)
+    if setting.rounding == "gptq":
+        model = rounded_by_gptq(model, batches, setting.weights)
     from onnxruntime import quantization as ort
     from onnxruntime.quantization.shape_inference import quant_pre_process
 

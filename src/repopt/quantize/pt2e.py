@@ -21,6 +21,7 @@ from repopt.models.folding import taken
 from repopt.plans.copying import copied
 from repopt.plans.patterns import check_model
 from repopt.quantize.quiet import quiet_torchao
+from repopt.quantize.rounding import rounded_by_gptq
 from repopt.quantize.setting import Int8
 
 
@@ -38,7 +39,8 @@ def post_training(model: nn.Module, batches: Sequence[Tensor], setting: Int8) ->
 def calibrated(model: nn.Module, batches: Sequence[Tensor], setting: Int8) -> GraphModule:
     """The INT8 program of a model in the form that it is given in."""
     check_batches(model, batches)
-    prepared = prepare(copied(model), batches[0], setting)
+    model = rounded_by_gptq(model, batches, setting.weights) if setting.rounding == "gptq" else copied(model)
+    prepared = prepare(model, batches[0], setting)
     calibrate_(prepared, batches)
     return convert(prepared)
 

@@ -13,7 +13,6 @@ from repopt.quantize.ort import OnnxModel, post_training_onnx
 from repopt.quantize.programs import PROGRAM, save_program
 from repopt.quantize.pt2e import calibrated
 from repopt.quantize.quiet import quiet_logs
-from repopt.quantize.rounding import rounded_by_gptq
 from repopt.quantize.setting import Int8
 
 FILES = {"x86": PROGRAM, "onnxruntime": "model.onnx"}
@@ -82,8 +81,6 @@ def calibrate_to(
     model: nn.Module, batches: Sequence[Tensor], setting: Int8, file: Path | None, device: torch.device
 ) -> nn.Module:
     """The INT8 model of one in the form that is to be quantized; written to a file, where one is given."""
-    if setting.rounding == "gptq":
-        model = rounded_by_gptq(model, batches, setting.weights)
     if file is not None and setting.backend == "onnxruntime":
         post_training_onnx(model, batches, setting, file)
         return OnnxModel(file)

@@ -21,8 +21,9 @@ from repopt.quantize.ort import OnnxModel
 from repopt.quantize.programs import load_program, save_program
 from repopt.quantize.ptq import FILES, calibrate_to, check_installed, check_kernels
 from repopt.quantize.qat import EPOCHS, qat_recipe, quantization_aware
+from repopt.quantize.rounding import check_steps
 from repopt.quantize.sensitivity import LayerCost, layer_costs
-from repopt.quantize.setting import Int8
+from repopt.quantize.setting import Int8, check_nearest
 from repopt.quantize.timing import SPEEDS, Timing, measure_speed
 from repopt.train.branch_choice import as_branches, chosen
 from repopt.train.distributed import World
@@ -82,9 +83,10 @@ class QuantizeJob:
             raise ValueError("layers are measured for PTQ by x86 alone: leave --layers out")
         if self.setting.trim and self.method == "qat":
             raise ValueError("QAT measures activations while it trains, on all images: leave --trim out")
-        if self.setting.rounding == "gptq" and (self.layers or self.method == "qat"):
-            other = "--layers measures rounding to the nearest" if self.layers else "QAT trains with the rounding"
-            raise ValueError(f"{other}: leave --rounding gptq out")
+        if self.method == "qat":
+            check_nearest(self.setting, "QAT rounds to the nearest while it trains")
+        if self.layers:
+            check_nearest(self.setting, "layers are measured with weights rounded to the nearest")
         if self.timing and self.timing.size and self.setting.backend == "onnxruntime":
             raise ValueError("an ONNX file takes images of the run's own size: leave --speed-size out")
 
@@ -199,6 +201,8 @@ def _prepare(run: Path, job: QuantizeJob, loaded: DataSet | None, *, trust: bool
     batches = calibration_batches(trained, data, job.setting.images)
     form = _auto_form(trained.model, job.method) if job.form == "auto" else job.form
     model = shaped(trained.model, form, batches)
+    if job.setting.rounding == "gptq":
+        check_steps(model, job.setting.weights)  # now, rather than after an evaluation
     return _Prepared(
         trained=trained,
         recipe=recipe,

@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Interpreter, Node
 
 from repopt.plans.copying import copied
 from repopt.quantize.pt2e import calibrate_, check_batches, prepare, switch_
-from repopt.quantize.setting import Int8
+from repopt.quantize.setting import Int8, check_nearest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +48,7 @@ def layer_costs(
         images: batches to compare on.
         setting: how, by torchao.
     """
+    check_nearest(setting, "layers are measured with weights rounded to the nearest")
     check_batches(model, calibration)
     check_batches(model, images)
     prepared = prepare(copied(model).eval(), calibration[0], setting)

@@ -65,6 +65,12 @@ class Int8:
         return CALIBRATORS[self.backend][0] if self.calibrator == "default" else self.calibrator
 
 
+def check_nearest(setting: Int8, why: str) -> None:
+    """Raises for what GPTQ is not for."""
+    if setting.rounding != "nearest":
+        raise ValueError(f"GPTQ is for PTQ alone, and {why}: leave --rounding gptq out, in Python rounding=...")
+
+
 def check_share(trim: float) -> None:
     """Raises unless a share of the images can be left out."""
     if not isinstance(trim, int | float) or not 0 <= trim < 1:

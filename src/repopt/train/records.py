@@ -148,6 +148,7 @@ class Int8Record:
     calibrator: str | None = None
     trim: float = 0.0
     symmetric: bool = False
+    rounding: str = "nearest"
     float_eager: float | None = None
     float_compiled: float | None = None
     int8: float | None = None
