@@ -333,6 +333,11 @@ CASES = {
         "best.safetensors",
     ),
     "a run that is resumed for no epochs": (None, f"{RESUME} stopped --epochs 0", "epochs must be at least 1"),
+    "a finished run whose summary is damaged": (
+        lambda: changed("finished/summary.json", guessing="abc"),
+        f"{RESUME} finished",
+        "summary.json",
+    ),
     "a finished run that cannot go on": (None, f"{RESUME} finished --epochs 9", "has no checkpoint to go on from"),
     "a folder without class folders": (
         lambda: Path("photos").mkdir(),
