@@ -1,4 +1,4 @@
-"""What INT8 costs the models of the map: by ONNX Runtime, by torchao, and after quantization-aware training."""
+"""What INT8 costs the models of the map: by ONNX Runtime, by torchao, by GPTQ, and after a short training with it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

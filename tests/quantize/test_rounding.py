@@ -129,6 +129,13 @@ def test_inputs_that_are_never_seen_and_weights_that_are_0_do_no_harm():
     torch.testing.assert_close(dark[0].weight, nearest(net[0].weight, "channel").nan_to_num())
 
 
+def test_torchs_default_device_does_not_matter():
+    net, x = nn.Sequential(identity_like()), smooth()
+    wanted = rounded_by_gptq(net, [x])[0].weight
+    with torch.device("meta"):
+        assert torch.equal(rounded_by_gptq(net, [x])[0].weight, wanted)
+
+
 def test_a_layer_that_the_images_do_not_reach_stays():
     net = small_net()
     net.unused = nn.Conv2d(3, 3, 3)

@@ -3,9 +3,9 @@
     minimize  || (W - W_q) X ||      X: patches that the float network shows a layer, W_q: whole numbers of steps
     e_i  =  (w_i - w_qi) / U_ii,     w_j  -=  U_ij e_i   for the columns j after i,      U^T U  =  (X X^T)^-1
 
-In a RepOpt kernel the identity's weight is mostly ten times as large as the others of its channel and more. It sets
-their step, and leaves them a few whole numbers: rounded to the nearest, they are most of what INT8 weights cost. The
-method is that of Frantar et al., *GPTQ* (ICLR 2023); here weights at the end of the range are not corrected, so that
+In a RepOpt kernel the identity's weight is mostly many times as large as the others of its channel. It sets their
+step, and leaves them a few whole numbers: rounded to the nearest, they are most of what INT8 weights cost. The method
+is that of Frantar et al., *GPTQ* (ICLR 2023); here weights at the end of the range are not corrected, so that
 the step stays what it is.
 """
 
@@ -31,7 +31,7 @@ _FORWARD = {nn.Conv2d: ("forward", "_conv_forward"), nn.Linear: ("forward",)}  #
 
 @torch.no_grad()
 def rounded_by_gptq(model: nn.Module, batches: Sequence[Tensor], weights: Weights = "channel") -> nn.Module:
-    """A copy whose convolutions and linear layers hold weights that INT8 rounds no further.
+    """A copy whose convolutions and linear layers hold weights that INT8 rounds no further; computed on the CPU.
 
     Layers of other kinds, and those that the images do not reach, stay as they are.
 
@@ -44,23 +44,24 @@ def rounded_by_gptq(model: nn.Module, batches: Sequence[Tensor], weights: Weight
         ValueError: there is nothing to round, or the step would not last.
     """
     check_steps(model, weights)
-    rounded, sums = copied(model).eval(), _products(model, batches)
+    device = next(model.parameters()).device
+    rounded, sums = copied(model).eval().cpu(), _products(model, batches)
     if not sums:
         raise ValueError(
-            f"GPTQ rounds the weights of nn.Conv2d and nn.Linear, and this {type(model).__name__} applies none: leave "
-            "it out"
+            f"GPTQ rounds the weights of nn.Conv2d and nn.Linear, and this {type(model).__name__} applies none: "
+            "leave --rounding gptq out"
         )
     for name in list(sums):
         layer, products = rounded.get_submodule(name), sums.pop(name)
         if not products.isfinite().all():
-            raise ValueError(f"the inputs of {name!r} are too large for GPTQ, or not finite: leave it out")
+            raise ValueError(f"the inputs of {name!r} are too large for GPTQ, or not finite: leave --rounding gptq out")
         assert isinstance(layer, _Layer)
         rows = layer.weight.double().reshape(len(products), len(layer.weight) // len(products), -1)
         largest = rows.abs().amax(dim=-1 if weights == "channel" else (0, 1, 2), keepdim=True)
         steps = largest.clamp(min=torch.finfo(torch.float32).tiny) / _LARGEST
         found = [_rounded(*each) for each in zip(rows / steps, products, strict=True)]
         layer.weight.copy_((torch.stack(found) * steps).reshape(layer.weight.shape))
-    return rounded
+    return rounded.to(device)
 
 
 def check_steps(model: nn.Module, weights: Weights) -> None:
@@ -74,7 +75,7 @@ def check_steps(model: nn.Module, weights: Weights) -> None:
 
 def _products(model: nn.Module, batches: Sequence[Tensor]) -> dict[str, Tensor]:
     """X X^T of each weight by the name of the first layer that has it, for each group of the layer's channels."""
-    seen = copied(model).eval()  # of which the images may change more than the weights
+    seen = copied(model).eval().cpu()  # of which the images may change more than the weights
     draw, most = torch.Generator().manual_seed(0), math.ceil(_PATCHES / len(batches))
     names, sums = dict[Tensor, str](), dict[str, Tensor]()
 
@@ -88,7 +89,7 @@ def _products(model: nn.Module, batches: Sequence[Tensor]) -> dict[str, Tensor]:
             names.setdefault(module.weight, name)
             module.register_forward_hook(add, with_kwargs=True)
     for batch in batches:
-        seen(batch)
+        seen(batch.cpu())
     return sums
 
 
@@ -121,7 +122,9 @@ def _patches(layer: _Layer, inputs: Tensor, most: int, draw: torch.Generator) ->
 
 
 def _drawn(count: int, most: int, draw: torch.Generator) -> Tensor:
-    return torch.arange(count) if count <= most else torch.randint(count, (most,), generator=draw)
+    if count <= most:
+        return torch.arange(count, device="cpu")
+    return torch.randint(count, (most,), generator=draw, device="cpu")
 
 
 def _rounded(weights: Tensor, products: Tensor) -> Tensor:
@@ -130,7 +133,7 @@ def _rounded(weights: Tensor, products: Tensor) -> Tensor:
     order = products.diagonal().argsort(descending=True)
     # products = V V^T with V upper triangular, so U is the inverse of V
     root = torch.linalg.cholesky(products[order][:, order].flip(0, 1)).flip(0, 1)
-    upper = torch.linalg.solve_triangular(root, torch.eye(len(root), dtype=root.dtype), upper=True)
+    upper = torch.linalg.solve_triangular(root, torch.eye(len(root), dtype=root.dtype, device="cpu"), upper=True)
     left = weights[:, order]
     kept = torch.where(left.abs() > _LARGEST - 0.5, left, torch.nan)  # at the end of the range
     whole = torch.empty_like(left)
