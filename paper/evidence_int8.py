@@ -87,7 +87,7 @@ INT8 = Table(
 )
 IN_SHORT = replace(INT8, csv="int8_mini", columns=[*_TRAINED, *(_by_ort(by, 1000) for by in ("channel", "tensor"))])
 
-# GPTQ on a CPU: half an hour of training for a row
+# GPTQ, and without it
 _ROUNDED: list[tuple[Any, Any, Any]] = [*product(("channel", "tensor"), ("nearest", "gptq"), ("minmax", "percentile"))]
 
 
@@ -106,9 +106,29 @@ def _by_rounding(by: str, rounding: str, calibrator: str) -> Column:
     return int8_column(f"{by}, {rounding}, {calibrator}", weights=by, rounding=rounding, calibrator=calibrator)
 
 
-ROUNDING_CPU = Table(
-    title="INT8 by GPTQ, on a CPU: B0, CIFAR-100",
+ROUNDING = Table(
+    title="INT8 by GPTQ: B0, mini-ImageNet",
     keys=("weight_decay", "way", "rate", "model", "seed"),
+    trainings=[
+        replace(training, one_seed=True)
+        for training in trainings(
+            {LEARNED: {**WAYS[LEARNED], "measure": _rounded}}, mini64(40, weight_decay=1e-3), (0.1,), weight_decay=1e-3
+        )
+    ],
+    figures=(
+        *("backend", "weights", "rounding", "calibrator", "images", "form", "float_accuracy", "int8_accuracy", "drop"),
+        *("val_images", "epochs", "kernel", *ENVIRONMENT),
+    ),
+    by=("way",),
+    columns=[
+        *(text("way", "trained by"), SEEDS),
+        accuracy("float", "float_accuracy", weights="channel", rounding="nearest", calibrator="minmax"),
+        *starmap(_by_rounding, _ROUNDED),
+    ],
+)
+ROUNDING_CPU = replace(
+    ROUNDING,
+    title="INT8 by GPTQ, on a CPU: B0, CIFAR-100",
     trainings=[
         replace(training, one_seed=name == "RepVGG")
         for name in ("RepOpt, searched", "RepVGG")
@@ -122,16 +142,6 @@ ROUNDING_CPU = Table(
             (0.1,),
             weight_decay=1e-3,
         )
-    ],
-    figures=(
-        *("backend", "weights", "rounding", "calibrator", "images", "form", "float_accuracy", "int8_accuracy", "drop"),
-        *("val_images", "epochs", "kernel", *ENVIRONMENT),
-    ),
-    by=("way",),
-    columns=[
-        *(text("way", "trained by"), SEEDS),
-        accuracy("float", "float_accuracy", weights="channel", rounding="nearest", calibrator="minmax"),
-        *starmap(_by_rounding, _ROUNDED),
     ],
 )
 

@@ -31,7 +31,7 @@ NAMES = {
     },
     **{"adamw": "evidence:ADAMW", "adamw_cpu": "evidence:ADAMW_CPU"},
     **{"int8_mini": "evidence_int8:INT8", "qat_mini": "evidence_int8:QAT"},
-    "int8_rounding_cpu": "evidence_int8:ROUNDING_CPU",
+    **{"int8_rounding": "evidence_int8:ROUNDING", "int8_rounding_cpu": "evidence_int8:ROUNDING_CPU"},
     **{"constants": "studies:CONSTANTS", "multipliers": "scale_figures:MULTIPLIERS", "a0": "studies:A0"},
     **{"table5": "studies:TABLE5", "table6": "studies:TABLE6", "tableB": "studies:TABLE_B"},
     "table7": "table7:TABLE7",
