@@ -14,6 +14,7 @@ from pathlib import Path
 
 from paper import compared, evidence, front_figures, library, mapped, measured, worth_figures
 from paper.claims import Which, read_claims
+from paper.conclusions import read_conclusions
 from paper.jobs import Scope
 from paper.panels import step_costs
 from paper.scale_figures import drawings, rank_correlations_by_depth
@@ -131,6 +132,16 @@ def _claims(results: Path) -> Iterator[Record]:
             yield {**about, "ours": ours, "with another search": again, "finding": claim.finding(known)}
 
 
+def _conclusions(results: Path) -> Iterator[Record]:
+    for each in read_conclusions():
+        one, other = (_chosen(results, each.table, which, each.where) for which in (each.first, each.second))
+        if gap := difference(one, other, each.column):
+            seeds = [len(values(rows, each.column)) for rows in (one, other)]
+            about = {"question": each.question, "conclusion": each.text, "difference": str(gap)}
+            finding = "" if each.is_settled(gap, sum(seeds)) else "open"
+            yield {**about, "seeds": " and ".join(map(str, seeds)), "finding": finding}
+
+
 _SETTINGS = ("images", "test images", "pixels", "epochs", "batch", "precision", "seeds", "hardware", "torch", "date")
 _COLUMNS = {"images": "train_images", "test images": "val_images", "pixels": "size", "batch": "batch_size"}
 
@@ -160,10 +171,12 @@ def _ranks(results: Path) -> Iterator[Record]:
 
 
 _CLAIMS = ("the paper says", number("paper", form="{:+.2f}"), "our model", "ours", "with another search", "finding")
+_CONCLUSIONS = ("question", "conclusion", "difference", "seeds", "finding")
 _RANKS = ("branch", number("means", "final means", "{:.2f}"), number("change", "change from start", "{:.2f}"))
 # tables whose rows are made from those of others
 _MADE: Mapping[str, tuple[Callable[[Path], Iterator[Record]], View]] = {
     "claims": (_claims, View(columns=_CLAIMS)),
+    "conclusions": (_conclusions, View(columns=_CONCLUSIONS)),
     "settings": (_settings, View(columns=("table", "rows", "missing", *_SETTINGS))),
     "ranks": (_ranks, View(columns=_RANKS)),
     "one_run": (mapped.in_one_run, mapped.IN_ONE_RUN),

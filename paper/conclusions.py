@@ -1,0 +1,40 @@
+"""What the results pages conclude, beside the differences that these conclusions rest on."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from paper.claims import Which
+from paper.view import Gap, Wanted
+
+_SMALL = 0.25  # points: the standard error that a conclusion may rest on
+_ENOUGH = 5  # trainings of both together: fewer tell little about the error
+_CLEAR = 5  # standard errors from zero: a difference that is as clear needs neither
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conclusion:
+    """One of two is ahead, or they are alike; conclusions.toml explains the fields."""
+
+    question: str
+    text: str
+    table: str
+    first: Which
+    second: Which
+    where: Mapping[str, Wanted] = field(default_factory=dict)
+    alike: bool = False
+    column: str = "val_accuracy"
+
+    def is_settled(self, gap: Gap, trainings: int) -> bool:
+        """Whether a difference between so many trainings bears it out, and is known well enough."""
+        if gap.error is None:
+            return False
+        known = gap.error <= _SMALL and trainings >= _ENOUGH
+        clear = not self.alike and abs(gap.mean) >= _CLEAR * gap.error
+        return (known or clear) and gap.side == (0 if self.alike else 1)
+
+
+def read_conclusions() -> list[Conclusion]:
+    conclusions = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())["conclusions"]
+    return [Conclusion(**conclusion) for conclusion in conclusions]
