@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product, starmap
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,15 +28,32 @@ _QUANTIZED: Mapping[float, Mapping[str, Sequence[float]]] = {
     },
 }
 _ORT: list[tuple[Any, int]] = [*product(("channel", "tensor"), (100, 1000))]
+# GPTQ, and without it
+_ROUNDED: list[tuple[Any, Any, Any]] = [*product(("channel", "tensor"), ("nearest", "gptq"), ("minmax", "percentile"))]
 
 
-def _quantized(training: Training, scope: Scope, seed: int, workshop: Workshop) -> Lines:
-    """A line for each setting of ONNX Runtime; one by torchao for the first seed."""
-    settings = [Int8(backend="onnxruntime", weights=by, images=images) for by, images in _ORT]
-    settings += [Int8()] if seed == scope.seeds[0] else []
-    quick = [Int8(backend="onnxruntime", images=16)]
-    jobs = [QuantizeJob(setting=setting, limit=scope.limit) for setting in (quick if scope.quick else settings)]
+def _quantized(
+    settings: Sequence[Int8], quick: Int8, training: Training, scope: Scope, seed: int, workshop: Workshop
+) -> Lines:
+    """A line for each setting; those of torchao for the first seed alone."""
+    asked = [each for each in settings if each.backend == "onnxruntime" or seed == scope.seeds[0]]
+    jobs = [QuantizeJob(setting=each, limit=scope.limit) for each in ([quick] if scope.quick else asked)]
     return _records(jobs, training, scope, seed, workshop)
+
+
+_calibrated = partial(
+    _quantized,
+    [*(Int8(backend="onnxruntime", weights=by, images=images) for by, images in _ORT), Int8()],
+    Int8(backend="onnxruntime", images=16),
+)
+_rounded = partial(
+    _quantized,
+    [
+        Int8(backend="onnxruntime", weights=by, rounding=rounding, calibrator=calibrator)
+        for by, rounding, calibrator in _ROUNDED
+    ],
+    Int8(backend="onnxruntime", rounding="gptq", images=16),
+)
 
 
 def _trained_on(training: Training, scope: Scope, seed: int, workshop: Workshop) -> Lines:
@@ -74,7 +92,7 @@ INT8 = Table(
         for decay, ways in _QUANTIZED.items()
         for name, rates in ways.items()
         for training in trainings(
-            {name: {**WAYS[name], "measure": _quantized}}, mini64(40, weight_decay=decay), rates, weight_decay=decay
+            {name: {**WAYS[name], "measure": _calibrated}}, mini64(40, weight_decay=decay), rates, weight_decay=decay
         )
     ],
     figures=(
@@ -86,20 +104,6 @@ INT8 = Table(
     columns=[*_TRAINED, *starmap(_by_ort, _ORT), int8_column("torchao", backend="x86")],
 )
 IN_SHORT = replace(INT8, csv="int8_mini", columns=[*_TRAINED, *(_by_ort(by, 1000) for by in ("channel", "tensor"))])
-
-# GPTQ, and without it
-_ROUNDED: list[tuple[Any, Any, Any]] = [*product(("channel", "tensor"), ("nearest", "gptq"), ("minmax", "percentile"))]
-
-
-def _rounded(training: Training, scope: Scope, seed: int, workshop: Workshop) -> Lines:
-    """A line for each way to round the weights, and to choose the activations' ranges."""
-    settings = [
-        Int8(backend="onnxruntime", weights=by, rounding=rounding, calibrator=calibrator)
-        for by, rounding, calibrator in _ROUNDED
-    ]
-    quick = [Int8(backend="onnxruntime", rounding="gptq", images=16)]
-    jobs = [QuantizeJob(setting=setting, limit=scope.limit) for setting in (quick if scope.quick else settings)]
-    return _records(jobs, training, scope, seed, workshop)
 
 
 def _by_rounding(by: str, rounding: str, calibrator: str) -> Column:
