@@ -49,7 +49,7 @@ def compare(
 ) -> int:
     """Train a network by several methods: which is best, and what does INT8 cost?
 
-    Example: repopt compare --model timm:resnet18 --data photos --minutes 30
+    Example: repopt compare --model timm:vgg16_bn --data photos --minutes 30
 
     It says first how long it will take. If it is interrupted, run it again.
 

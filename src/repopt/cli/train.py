@@ -39,7 +39,7 @@ def train(
 ) -> int:
     """Train a model by one of the methods.
 
-    Example: repopt train --model timm:resnet18 --data photos --out runs/resnet
+    Example: repopt train --model timm:vgg16_bn --data photos --out runs/vgg
 
     Args:
         model: the plain model: a name of `repopt list`, timm:NAME, torchvision:NAME, or package.module:factory for
