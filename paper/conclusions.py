@@ -36,5 +36,5 @@ class Conclusion:
 
 
 def read_conclusions() -> list[Conclusion]:
-    conclusions = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())["conclusions"]
-    return [Conclusion(**conclusion) for conclusion in conclusions]
+    groups = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())["groups"]
+    return [Conclusion(**{**group, **each}) for group in groups for each in group.pop("conclusions")]
