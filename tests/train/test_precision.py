@@ -28,7 +28,7 @@ def test_a_step_that_overflows_in_fp16_is_as_if_it_had_not_been(device, clip, me
     """Its gradient is dropped, and the momentum of the next step starts from that step's gradient alone."""
     chosen = torch.device(device)
     recipe = dataclasses.replace(demo(), precision="fp16", batch_size=32, warmup_epochs=0, clip=clip, compile=False)
-    data = load_data("fake:64,4,16")
+    data = load_data("fake:64,4,32")
     job = Job(method=method, model="repopt_vgg_nano", data=data.name, recipe=recipe, scales="ones")
     runs = [Trainer(build(job, data, chosen), data, recipe, None, device=chosen, quiet=True) for _ in range(2)]
     (x, y), *_ = runs[0].batches.pixels(0)
