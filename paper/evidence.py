@@ -221,7 +221,13 @@ DECAY = Table(
         ),
         *trainings(_BASELINES, mini64(40, weight_decay=1e-3), (_LOWER / 2,), weight_decay=1e-3),
         *trainings({LEARNED: WAYS[LEARNED]}, mini64(40, weight_decay=1e-3), (*RATES, _LOWER), weight_decay=1e-3),
-        *trainings({"QARepVGG": WAYS["QARepVGG"]}, mini64(40, weight_decay=1e-3), weight_decay=1e-3),
+        *trainings({"RepVGG": WAYS["RepVGG"]}, mini64(40, weight_decay=1e-3), (_HIGHER,), weight_decay=1e-3),
+        *trainings(
+            {"QARepVGG": WAYS["QARepVGG"]},
+            mini64(40, weight_decay=1e-3),
+            (*RATES, _LOWER, _HIGHER),
+            weight_decay=1e-3,
+        ),
         *trainings({LEARNED: WAYS[LEARNED]}, mini64(40, weight_decay=5e-3), (_LOWER, _LOWER / 2), weight_decay=5e-3),
     ],
     by=("weight_decay", "way"),
@@ -242,7 +248,7 @@ BEST_DECAY = Table(
         for training in trainings(
             {name: WAYS[name]},
             {"model": "b0", "data": data, "fields": {"weight_decay": 1e-3}},
-            (*RATES, _LOWER) if (data, name) == ("cifar100", "RepVGG") else (*RATES, _LOWER, _HIGHER),
+            (*RATES, _LOWER, _HIGHER),
             data=data,
             weight_decay=1e-3,
         )

@@ -1,6 +1,6 @@
 """What INT8 costs the models of the map: by ONNX Runtime, by torchao, by GPTQ, and after a short training with it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product, starmap
@@ -16,20 +16,24 @@ from paper.view import SEEDS, Column, accuracy, text
 from paper.workshop import ENVIRONMENT, Workshop
 from repopt.quantize import Int8, QuantizeJob, quantize_run
 
-# {weight decay: {way: learning rates}}; RepVGG is at two: at the better one it has wider ranges
+# {weight decay: {way: learning rates}}; at the higher of two RepVGG has wider ranges
 _QUANTIZED: Mapping[float, Mapping[str, Sequence[float]]] = {
     4e-5: {
         **{"RepOpt, searched": (0.1,), LEARNED: (0.2,), "RepVGG": RATES, "QARepVGG": (0.1,)},
         **{"Dirac": (0.1,), "plain SGD": (0.1,)},
     },
     1e-3: {
-        **{"RepOpt, searched": (0.1,), LEARNED: (0.1,), "RepVGG": RATES, "QARepVGG": (0.1,)},
+        **{"RepOpt, searched": (0.1,), LEARNED: (0.1,), "RepVGG": RATES, "QARepVGG": RATES},
         **{"Dirac": (0.05,), "plain SGD": (0.05,)},
     },
 }
 _ORT: list[tuple[Any, int]] = [*product(("channel", "tensor"), (100, 1000))]
 # GPTQ, and without it
 _ROUNDED: list[tuple[Any, Any, Any]] = [*product(("channel", "tensor"), ("nearest", "gptq"), ("minmax", "percentile"))]
+_BY_GPTQ: Mapping[float, Mapping[str, float]] = {  # {weight decay: {way: learning rate}}
+    4e-5: {"RepOpt, searched": 0.1},
+    1e-3: {LEARNED: 0.1, "RepVGG": 0.2, "QARepVGG": 0.2},
+}
 
 
 def _quantized(
@@ -46,14 +50,16 @@ _calibrated = partial(
     [*(Int8(backend="onnxruntime", weights=by, images=images) for by, images in _ORT), Int8()],
     Int8(backend="onnxruntime", images=16),
 )
-_rounded = partial(
-    _quantized,
-    [
+
+
+def _rounded(*calibrators: str) -> Callable[[Training, Scope, int, Workshop], Lines]:
+    """Measures what GPTQ changes, with activations in the ranges of these calibrators."""
+    settings = [
         Int8(backend="onnxruntime", weights=by, rounding=rounding, calibrator=calibrator)
         for by, rounding, calibrator in _ROUNDED
-    ],
-    Int8(backend="onnxruntime", rounding="gptq", images=16),
-)
+        if calibrator in calibrators
+    ]
+    return partial(_quantized, settings, Int8(backend="onnxruntime", rounding="gptq", images=16))
 
 
 def _trained_on(training: Training, scope: Scope, seed: int, workshop: Workshop) -> Lines:
@@ -114,18 +120,23 @@ ROUNDING = Table(
     title="INT8 by GPTQ: B0, mini-ImageNet",
     keys=("weight_decay", "way", "rate", "model", "seed"),
     trainings=[
-        replace(training, one_seed=True)
+        training
+        for decay, ways in _BY_GPTQ.items()
+        for name, rate in ways.items()
         for training in trainings(
-            {LEARNED: {**WAYS[LEARNED], "measure": _rounded}}, mini64(40, weight_decay=1e-3), (0.1,), weight_decay=1e-3
+            {name: {**WAYS[name], "measure": _rounded("minmax")}},
+            mini64(40, weight_decay=decay),
+            (rate,),
+            weight_decay=decay,
         )
     ],
     figures=(
         *("backend", "weights", "rounding", "calibrator", "images", "form", "float_accuracy", "int8_accuracy", "drop"),
         *("val_images", "epochs", "kernel", *ENVIRONMENT),
     ),
-    by=("way",),
+    by=("weight_decay", "way"),
     columns=[
-        *(text("way", "trained by"), SEEDS),
+        *("weight_decay", text("way", "trained by"), SEEDS),
         accuracy("float", "float_accuracy", weights="channel", rounding="nearest", calibrator="minmax"),
         *starmap(_by_rounding, _ROUNDED),
     ],
@@ -137,7 +148,7 @@ ROUNDING_CPU = replace(
         replace(training, one_seed=name == "RepVGG")
         for name in ("RepOpt, searched", "RepVGG")
         for training in trainings(
-            {name: {**WAYS[name], "measure": _rounded}},
+            {name: {**WAYS[name], "measure": _rounded("minmax", "percentile")}},
             {
                 "model": "b0",
                 "data": "cifar100",
