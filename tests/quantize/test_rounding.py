@@ -1,5 +1,6 @@
 """GPTQ: weights that are whole numbers of INT8's steps, and make up for each other's rounding errors."""
 
+import copy
 import shutil
 from dataclasses import replace
 
@@ -134,6 +135,19 @@ def test_torchs_default_device_does_not_matter():
     wanted = rounded_by_gptq(net, [x])[0].weight
     with torch.device("meta"):
         assert torch.equal(rounded_by_gptq(net, [x])[0].weight, wanted)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+@pytest.mark.parametrize("by", ["channel", "tensor"])
+def test_a_gpu_rounds_as_well_as_a_cpu(by):
+    """Few weights differ: those that one of them rounds up, and the other down."""
+    net, x = as_deployed(started()), smooth(channels=3, size=16)
+    wanted, found = (rounded_by_gptq(copy.deepcopy(net).to(device), [x], by).cpu() for device in ("cpu", "cuda"))
+    weights = [torch.cat([param.flatten() for param in each.parameters()]) for each in (wanted, found)]
+    assert torch.isclose(*weights).float().mean() > 0.95
+    outputs = [each(x) - net(x) for each in (wanted, found)]
+    assert outputs[1].norm() < 1.1 * outputs[0].norm()
 
 
 def test_a_layer_that_the_images_do_not_reach_stays():

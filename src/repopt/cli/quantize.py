@@ -77,7 +77,7 @@ def quantize(
         speed_batch: images per batch while timing.
         speed_size: side of the images while timing, the run's unless given.
         threads: of the CPU while timing.
-        device: where qat and evaluation are computed; auto is CUDA if there is one.
+        device: where qat, gptq and evaluation are computed; auto is CUDA if there is one.
         trust: load from the run what can execute code, a model's package.module:factory: trust the one who wrote it.
         csv: a CSV file to append the figures to.
         quiet: show no progress.

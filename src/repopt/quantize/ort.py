@@ -22,7 +22,7 @@ def post_training_onnx(model: nn.Module, batches: Sequence[Tensor], setting: Int
     """Writes the INT8 file of a trained model in the form that it is given in, calibrated and not trained any further.
 
     Args:
-        model: the model, on the CPU.
+        model: the model; GPTQ computes where it is, the rest on the CPU.
         batches: images as the model takes them.
         setting: how.
         path: the file to write, in one move.
@@ -40,7 +40,7 @@ def post_training_onnx(model: nn.Module, batches: Sequence[Tensor], setting: Int
         unfinished = opened.enter_context(replacing(path))
         folder = opened.enter_context(TemporaryDirectory(dir=unfinished.parent))  # removed with it after an interrupt
         float_file, inferred = Path(folder, "float.onnx"), Path(folder, "inferred.onnx")
-        write_onnx(model.eval(), float_file, batches[0])
+        write_onnx(model.cpu().eval(), float_file, batches[0])
         # torch writes shapes into the file; ONNX Runtime to 1.30 fails to infer those of an interpolation symbolically
         quant_pre_process(str(float_file), str(inferred), skip_symbolic_shape=True)
         ort.quantize_static(

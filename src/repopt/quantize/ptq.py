@@ -82,7 +82,7 @@ def calibrate_to(
 ) -> nn.Module:
     """The INT8 model of one in the form that is to be quantized; written to a file, where one is given."""
     if file is not None and setting.backend == "onnxruntime":
-        post_training_onnx(model, batches, setting, file)
+        post_training_onnx(model.to(device), batches, setting, file)
         return OnnxModel(file)
     program = calibrated(model.to(device), batches, setting).cpu()
     if file is not None:

@@ -159,7 +159,7 @@ def quantize_run(
         run: the run folder.
         job: how; PTQ for x86 unless given.
         out: a folder that does not exist yet, RUN/int8 unless given.
-        device: where QAT and evaluation are computed; ONNX Runtime computes on the CPU.
+        device: where QAT, GPTQ and evaluation are computed; ONNX Runtime computes on the CPU.
         quiet: show no progress.
         trust: as `load_run` takes it.
         loaded: the data, where they are loaded already.

@@ -31,12 +31,12 @@ _FORWARD = {nn.Conv2d: ("forward", "_conv_forward"), nn.Linear: ("forward",)}  #
 
 @torch.no_grad()
 def rounded_by_gptq(model: nn.Module, batches: Sequence[Tensor], weights: Weights = "channel") -> nn.Module:
-    """A copy whose convolutions and linear layers hold weights that INT8 rounds no further; computed on the CPU.
+    """A copy whose convolutions and linear layers hold weights that INT8 rounds no further.
 
     Layers of other kinds, and those that the images do not reach, stay as they are.
 
     Args:
-        model: in the form that is to be quantized; it is left as it is.
+        model: in the form that is to be quantized; it is left as it is, and everything is computed on its device.
         batches: images as the model takes them.
         weights: what shares a step, an output channel or the whole tensor.
 
@@ -44,8 +44,7 @@ def rounded_by_gptq(model: nn.Module, batches: Sequence[Tensor], weights: Weight
         ValueError: there is nothing to round, or the step would not last.
     """
     check_steps(model, weights)
-    device = next(model.parameters()).device
-    rounded, sums = copied(model).eval().cpu(), _products(model, batches)
+    rounded, sums = copied(model).eval(), _products(model, batches)
     if not sums:
         raise ValueError(
             f"GPTQ rounds the weights of nn.Conv2d and nn.Linear, and this {type(model).__name__} applies none: "
@@ -61,7 +60,7 @@ def rounded_by_gptq(model: nn.Module, batches: Sequence[Tensor], weights: Weight
         steps = largest.clamp(min=torch.finfo(torch.float32).tiny) / _LARGEST
         found = [_rounded(*each) for each in zip(rows / steps, products, strict=True)]
         layer.weight.copy_((torch.stack(found) * steps).reshape(layer.weight.shape))
-    return rounded.to(device)
+    return rounded
 
 
 def check_steps(model: nn.Module, weights: Weights) -> None:
@@ -75,7 +74,8 @@ def check_steps(model: nn.Module, weights: Weights) -> None:
 
 def _products(model: nn.Module, batches: Sequence[Tensor]) -> dict[str, Tensor]:
     """X X^T of each weight by the name of the first layer that has it, for each group of the layer's channels."""
-    seen = copied(model).eval().cpu()  # of which the images may change more than the weights
+    seen = copied(model).eval()  # of which the images may change more than the weights
+    device = next(model.parameters()).device
     draw, most = torch.Generator().manual_seed(0), math.ceil(_PATCHES / len(batches))
     names, sums = dict[Tensor, str](), dict[str, Tensor]()
 
@@ -89,7 +89,7 @@ def _products(model: nn.Module, batches: Sequence[Tensor]) -> dict[str, Tensor]:
             names.setdefault(module.weight, name)
             module.register_forward_hook(add, with_kwargs=True)
     for batch in batches:
-        seen(batch.cpu())
+        seen(batch.to(device))
     return sums
 
 
@@ -106,14 +106,14 @@ def _patches(layer: _Layer, inputs: Tensor, most: int, draw: torch.Generator) ->
     """What a layer multiplies its weights by, groups x patches x columns; so many, drawn at random, or all."""
     if isinstance(layer, nn.Linear):
         rows = inputs.reshape(-1, layer.in_features)
-        return rows[_drawn(len(rows), most, draw)][None]
+        return rows[_drawn(len(rows), most, draw).to(rows.device)][None]
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
     around = layer._reversed_padding_repeated_twice
     padded = functional.pad(inputs.reshape(-1, *inputs.shape[-3:]), around, mode=mode)
     (high, wide), (down, across), (below, beside) = layer.kernel_size, layer.stride, layer.dilation
     rows_out = (padded.shape[-2] - below * (high - 1) - 1) // down + 1
     columns_out = (padded.shape[-1] - beside * (wide - 1) - 1) // across + 1
-    place = _drawn(len(padded) * rows_out * columns_out, most, draw)
+    place = _drawn(len(padded) * rows_out * columns_out, most, draw).to(padded.device)
     image, row, column = place // (rows_out * columns_out), place // columns_out % rows_out, place % columns_out
     taps = [
         padded[image, :, row * down + i * below, column * across + j * beside] for i in range(high) for j in range(wide)
@@ -122,6 +122,7 @@ def _patches(layer: _Layer, inputs: Tensor, most: int, draw: torch.Generator) ->
 
 
 def _drawn(count: int, most: int, draw: torch.Generator) -> Tensor:
+    """On the CPU, so that every device draws the same."""
     if count <= most:
         return torch.arange(count, device="cpu")
     return torch.randint(count, (most,), generator=draw, device="cpu")
@@ -133,7 +134,7 @@ def _rounded(weights: Tensor, products: Tensor) -> Tensor:
     order = products.diagonal().argsort(descending=True)
     # products = V V^T with V upper triangular, so U is the inverse of V
     root = torch.linalg.cholesky(products[order][:, order].flip(0, 1)).flip(0, 1)
-    upper = torch.linalg.solve_triangular(root, torch.eye(len(root), dtype=root.dtype, device="cpu"), upper=True)
+    upper = torch.linalg.solve_triangular(root, torch.eye(len(root), dtype=root.dtype, device=root.device), upper=True)
     left = weights[:, order]
     kept = torch.where(left.abs() > _LARGEST - 0.5, left, torch.nan)  # at the end of the range
     whole = torch.empty_like(left)
