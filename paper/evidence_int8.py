@@ -146,7 +146,7 @@ ROUNDING_CPU = replace(
     title="INT8 by GPTQ, on a CPU: B0, CIFAR-100",
     trainings=[
         replace(training, one_seed=name == "RepVGG")
-        for name in ("RepOpt, searched", "RepVGG")
+        for name in ("RepOpt, searched", LEARNED, "RepVGG")
         for training in trainings(
             {name: {**WAYS[name], "measure": _rounded("minmax", "percentile")}},
             {
