@@ -18,7 +18,7 @@ from repopt.cli import run
 from repopt.cli.output import Device
 from repopt.device import chosen_device
 from repopt.files import replacing
-from repopt.train.progress import StoppedError
+from repopt.train.stopping import StoppedError
 
 _RESULTS = Path(__file__).parent / "results"
 _COMMANDS = {"docs": "commands:docs", **{name: f"analyses:{name}" for name in ("kernels", "variance", "scales")}}
@@ -70,6 +70,8 @@ def make(
     runs = runs or (out / "runs" if scope.quick else Path("runs/reproduce"))
     if name is None:
         return _list_tables(scope, out)
+    if name.endswith("_cpu"):
+        raise ValueError(f"give {name.removesuffix('_cpu')} --cpu")
     if scope.cpu:
         if f"{name}_cpu" not in NAMES:
             raise ValueError(f"--cpu is for table4, decay, adamw and int8_rounding, not for {name}")
@@ -124,6 +126,6 @@ def _list_tables(scope: Scope, out: Path) -> int:
         path = out / f"{name}.csv"
         left, _ = rows_left(table, scope, path)
         missing = f", {len(left)} missing" if left else ""
-        print(f"{name:12} {table.title:{width}} {len(read_rows(path)):4} rows{missing}")
+        print(f"{name.replace('_cpu', ' --cpu'):19} {table.title:{width}} {len(read_rows(path)):4} rows{missing}")
     print(f"rows in {out}; missing are rows of the seeds {' '.join(map(str, scope.seeds))}")
     return 0

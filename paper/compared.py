@@ -5,10 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from paper.view import Record, View, number
-
-_NAMES = {"sgd": "plain SGD", "dirac": "Dirac", "repopt": "RepOpt", "branches": "real branches"}
-_NAMES |= {"repvgg": "RepVGG", "qarepvgg": "QARepVGG"}
+from paper.view import METHODS, Record, View, number
 
 
 def studies(results: Path) -> dict[str, Mapping[str, Any]]:
@@ -34,7 +31,7 @@ def rows(results: Path) -> Iterator[Record]:
 
 def method_name(method: Mapping[str, Any]) -> str:
     name: str = method["name"]
-    return _NAMES.get(name, name)
+    return METHODS.get(name, name)
 
 
 def _with_error(value: float | None, error: float | None) -> str:

@@ -9,7 +9,7 @@ from paper.claims import Which
 from paper.view import Gap, Wanted
 
 _SMALL = 0.25  # points: the standard error that a conclusion may rest on
-_ENOUGH = 5  # trainings of both together: fewer tell little about the error
+_ENOUGH = 8  # trainings of both together: of fewer, two standard errors say too little
 _CLEAR = 5  # standard errors from zero: a difference that is as clear needs neither
 
 

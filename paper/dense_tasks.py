@@ -24,10 +24,10 @@ from repopt.device import arithmetic
 from repopt.models import create_model, deploy, load_checkpoint
 from repopt.plans.planning import Plan
 from repopt.quantize import Int8, quantize_model
-from repopt.train.loop import DivergedError
 from repopt.train.methods import Subject, make_optimizer
 from repopt.train.recipe import Recipe, lr_at
 from repopt.train.step import set_lr_
+from repopt.train.stopping import DivergedError
 
 _SEGMENTATION = Recipe(epochs=15, batch_size=16, lr_batch=16, warmup_epochs=1, weight_decay=1e-4)
 _DETECTION = replace(_SEGMENTATION, epochs=10)

@@ -4,17 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product, starmap
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from paper.evidence import LEARNED, RATES, WAYS, mini64, trainings
-from paper.jobs import Lines, Scope, Training
-from paper.table8 import int8_column
+from paper.jobs import FIRST_SEED, Lines, Scope, Training
+from paper.table8 import int8_column, int8_records
 from paper.tables import Table
 from paper.view import SEEDS, Column, accuracy, text
 from paper.workshop import ENVIRONMENT, Workshop
-from repopt.quantize import Int8, QuantizeJob, quantize_run
+from repopt.quantize import Int8, QuantizeJob
 
 # {weight decay: {way: learning rates}}; at the higher of two RepVGG has wider ranges
 _QUANTIZED: Mapping[float, Mapping[str, Sequence[float]]] = {
@@ -40,9 +38,9 @@ def _quantized(
     settings: Sequence[Int8], quick: Int8, training: Training, scope: Scope, seed: int, workshop: Workshop
 ) -> Lines:
     """A line for each setting; those of torchao for the first seed alone."""
-    asked = [each for each in settings if each.backend == "onnxruntime" or seed == scope.seeds[0]]
+    asked = [each for each in settings if each.backend == "onnxruntime" or seed == FIRST_SEED]
     jobs = [QuantizeJob(setting=each, limit=scope.limit) for each in ([quick] if scope.quick else asked)]
-    return _records(jobs, training, scope, seed, workshop)
+    return int8_records(jobs, training, scope, seed, workshop)
 
 
 _calibrated = partial(
@@ -68,18 +66,7 @@ def _trained_on(training: Training, scope: Scope, seed: int, workshop: Workshop)
         QuantizeJob(method="qat", epochs=1 if scope.quick else 2, multipliers=multipliers, limit=scope.limit)
         for multipliers in (False, True)
     ]
-    return _records(jobs, training, scope, seed, workshop)
-
-
-def _records(
-    jobs: Sequence[QuantizeJob], training: Training, scope: Scope, seed: int, workshop: Workshop
-) -> list[dict[str, Any]]:
-    run, lines = training.run(scope, seed, workshop, weights=True), []
-    for job in jobs:
-        with TemporaryDirectory() as folder, workshop.sharing():
-            at: dict[str, Any] = {"out": Path(folder, "int8"), "device": workshop.chosen_device}
-            lines.append(quantize_run(run, job, quiet=workshop.quiet, **at).record)
-    return lines
+    return int8_records(jobs, training, scope, seed, workshop)
 
 
 def _by_ort(by: str, images: int) -> Column:

@@ -9,7 +9,7 @@ from paper.compared import method_name
 from paper.evidence import LEARNED
 from paper.jobs import planned
 from paper.panels import labelled_bar
-from paper.view import Record, groups, matching, mean, mean_and_error, values
+from paper.view import METHODS, Record, groups, matching, mean, mean_and_error, values
 from repopt.plans.scales import Scales
 from repopt.report.figures import GRID, INK, MARKERS, MUTED, SERIES, key, new_figure, new_panels, to_svg
 
@@ -17,7 +17,6 @@ _MODEL, _OPERATOR = "repopt_vgg_b0", "stage2.1.conv"
 _CHANNELS = 8  # in and out, of the multiplier that is drawn
 _INT8 = {"float": "channel", "INT8, weights scaled per channel": "channel", "INT8, per tensor": "tensor"}
 _FRONT = {"RepOpt": LEARNED}  # {method: the way it is trained}, where they differ
-_TRAINED_BY = {"repvgg": "RepVGG", "repopt": "RepOpt"}
 
 
 def multiplier() -> str:
@@ -98,6 +97,8 @@ def compared(study: Mapping[str, Any]) -> str:
     axes.grid(axis="x", color=GRID, linewidth=0.6)
     for height, method in enumerate(methods):
         for series, kind in enumerate(kinds.values()):
+            if method[f"{kind}accuracy"] is None:
+                continue
             at = method[f"{kind}accuracy"], height - 0.2 * series
             look: dict[str, Any] = {
                 "color": SERIES[series],
@@ -106,7 +107,8 @@ def compared(study: Mapping[str, Any]) -> str:
                 "capsize": 4,
             }
             axes.errorbar(*at, xerr=method[f"{kind}standard_error"], linewidth=2, **look)
-        figures = [f"{method[f'{kind}accuracy']:.1f}" for kind in kinds.values()]
+        reached = [method[f"{kind}accuracy"] for kind in kinds.values()]
+        figures = ["–" if each is None else f"{each:.1f}" for each in reached]
         _beside(axes, height - 0.1, [*figures, f"{method['images_per_second']:,.0f}"], INK)
     _beside(axes, len(methods) - 0.35, [*kinds, "images/s"], MUTED)
     axes.set_yticks([height - 0.1 for height in range(len(methods))], [*map(method_name, methods)])
@@ -164,6 +166,6 @@ def kernel_steps(rows: Sequence[Record]) -> str:
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
         axes.set_xlim(-limit, limit)
-        axes.set_title(f"{_TRAINED_BY[method]}: {step}", loc="left", color=MUTED, fontsize=13)
+        axes.set_title(f"{METHODS[method]}: {step}", loc="left", color=MUTED, fontsize=13)
     key(panels[0][0], ["at the centre", "around it"])
     return to_svg(figure, "Histograms of a 3x3 kernel before and after its norm and branches are merged into it")

@@ -33,7 +33,7 @@ TRAINED_BY = {
 # what a search has to change for the images of other data
 _SEARCHED_ON: Mapping[str, dict[str, Any]] = {"imagenette": {"crop_padding": 0, **_CROPS}, "digits": {"flip": False}}
 _QUICK: dict[str, Any] = {"batch_size": 16, "lr_batch": 16, "warmup_epochs": 0, "eval_batch": 64, "size": None}
-SEARCH_SEED = 0
+SEARCH_SEED = FIRST_SEED = 0  # of searches, and of what is trained or measured with a single seed
 Lines = list[dict[str, Any]]  # of a CSV file
 
 
@@ -102,7 +102,7 @@ class Training:
     options: Mapping[str, Any] = field(default_factory=dict)  # of the model
     fine_tuned_on: str = ""  # other data, coco or cityscapes
     limit: int | None = None  # images that it is trained on, and at the most as many to evaluate; all unless given
-    one_seed: bool = False  # not trained with the others
+    one_seed: bool = False  # trained with the first alone
     in_quick: bool = True  # whether a quick table has it
     again: bool = False  # a second search, with another seed
     measure: "Callable[[Training, Scope, int, Workshop], Lines]" = lambda training, scope, seed, workshop: [

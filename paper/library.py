@@ -7,12 +7,11 @@ from contextlib import redirect_stdout, suppress
 from unittest.mock import patch
 
 import torch
-from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from paper.view import Record, View, number, text
 from repopt.cli import COMMANDS, main
 from repopt.models import GHOST_WIDTHS, VGG_SPECS, create_model, deploy
+from repopt.models.counting import multiply_adds, parameters
 from repopt.optim.rules import RULES, UNKNOWN
 from repopt.plans.provenance import provenance
 from repopt.plans.scales import Scales, shipped
@@ -56,17 +55,9 @@ def _sizes(plain: str, branched: str) -> dict[str, str]:
     """Parameters in training, with real branches, and deployed; multiply-adds of one image."""
     with torch.device("meta"):
         net, other = create_model(plain), create_model(branched)
-        training = _parameters(net)
-        deploy(net, inplace=True)
-        with FlopCounterMode(display=False) as counter:
-            net(torch.empty(1, 3, 224, 224))
-    macs = str(counter.get_total_flops() / 2)
-    counts = {"training": training, "branched": _parameters(other), "deploy": _parameters(net)}
-    return {"model": f"`{plain}`", "macs": macs, **{name: str(count) for name, count in counts.items()}}
-
-
-def _parameters(model: nn.Module) -> int:
-    return sum(param.numel() for param in model.parameters())
+    counts = {"macs": multiply_adds(net), "training": parameters(net), "branched": parameters(other)}
+    counts["deploy"] = parameters(deploy(net))
+    return {"model": f"`{plain}`", **{name: str(count) for name, count in counts.items()}}
 
 
 def _shipped() -> list[Record]:

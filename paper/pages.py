@@ -19,7 +19,21 @@ from paper.jobs import Scope
 from paper.panels import step_costs
 from paper.scale_figures import drawings, rank_correlations_by_depth
 from paper.tables import NAMES, rows_left, table_named
-from paper.view import Gap, Record, View, Wanted, difference, matching, mean, number, read_rows, render, spread, values
+from paper.view import (
+    Gap,
+    Record,
+    View,
+    Wanted,
+    difference,
+    groups,
+    matching,
+    mean,
+    number,
+    read_rows,
+    render,
+    spread,
+    values,
+)
 from repopt.files import replacing
 from repopt.report.figures import standing_alone
 
@@ -69,7 +83,10 @@ def _chosen(results: Path, name: str, which: Which, where: Mapping[str, Wanted])
     """The rows of a line by its name in the table's last key, or by what its columns hold, at their best setting."""
     view, rows = _source(name, results)
     wanted = {view.by[-1]: which} if isinstance(which, str) else which
-    return view.at_best(matching(rows, **{**where, **wanted}))
+    found = view.at_best(matching(rows, **{**where, **wanted}))
+    if view.by and len(groups(found, *view.by)) > 1:
+        raise ValueError(f"{which!r} names several lines of {name!r}: say which, by {', '.join(view.by)}")
+    return found
 
 
 def _gap(

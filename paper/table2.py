@@ -18,6 +18,7 @@ from repopt.bench.inference import SECONDS, TIMINGS, inference_speed
 from repopt.bench.train_cost import measure_training
 from repopt.device import environment
 from repopt.models import create_model, deploy
+from repopt.models.counting import parameters
 from repopt.train.methods import Method
 from repopt.train.recipe import Recipe
 from repopt.train.runs import evaluate_run
@@ -136,8 +137,7 @@ def _inference_speed(training: Training, scope: Scope, _: int, workshop: Worksho
     about: dict[str, Any] = {"batch_size": batch, "size": size, "precision": scope.adapt(Recipe(), 0).precision}
     with workshop.alone():
         speed = inference_speed(net, **about, device=device, seconds=seconds)
-    parameters = sum(param.numel() for param in net.parameters())
-    about |= {"images_per_second": speed, "parameters": parameters, "norms": "folded", "timings": TIMINGS}
+    about |= {"images_per_second": speed, "parameters": parameters(net), "norms": "folded", "timings": TIMINGS}
     return [{**about, **environment(device)}]
 
 

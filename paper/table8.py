@@ -12,6 +12,7 @@ from paper.view import SEEDS, Column, Record, accuracy, mean, number, over_rows,
 from paper.workshop import ENVIRONMENT, Workshop, figures_of
 from repopt.quantize import Int8, QuantizeJob, quantize_run
 from repopt.train.methods import Method
+from repopt.train.runs import run_data
 
 _METHODS: tuple[Method, ...] = ("repopt", "repvgg", "qarepvgg", "sgd")
 PTQ: list[Any] = [("channel", "histogram"), ("channel", "minmax"), ("tensor", "histogram"), ("tensor", "minmax")]
@@ -25,16 +26,24 @@ def _b0(method: Method, measure: Any) -> Training:
     return Training(model="b0", key={"trained_by": method}, **how)
 
 
+def int8_records(jobs: Sequence[QuantizeJob], training: Training, scope: Scope, seed: int, workshop: Workshop) -> Lines:
+    """What each of several ways to quantize costs the network of a training."""
+    run, records = training.run(scope, seed, workshop, weights=True), Lines()
+    loaded = run_data(run, limit=scope.limit)
+    for job in jobs:
+        with TemporaryDirectory() as folder, workshop.sharing():
+            at: dict[str, Any] = {"out": Path(folder, "int8"), "device": workshop.chosen_device, "loaded": loaded}
+            record = quantize_run(run, job, quiet=workshop.quiet, **at).record
+        records.append({**record, "train_accuracy": figures_of(run)["train_accuracy"]})
+    return records
+
+
 def _quantized(training: Training, scope: Scope, seed: int, workshop: Workshop) -> Lines:
-    run, lines = training.run(scope, seed, workshop, weights=True), []
+    jobs = []
     for method, weights, calibrator in _SETTINGS[:1] if scope.quick else _SETTINGS:
         setting = Int8(weights=weights, calibrator=calibrator, images=16 if scope.quick else 1000)
-        job = QuantizeJob(method=method, setting=setting, epochs=5, limit=scope.limit)  # epochs of QAT
-        with TemporaryDirectory() as folder, workshop.sharing():
-            at: dict[str, Any] = {"out": Path(folder, "int8"), "device": workshop.chosen_device}
-            record = quantize_run(run, job, quiet=workshop.quiet, **at).record
-        lines.append({**record, "train_accuracy": figures_of(run)["train_accuracy"]})
-    return lines
+        jobs.append(QuantizeJob(method=method, setting=setting, epochs=5, limit=scope.limit))  # epochs of QAT
+    return int8_records(jobs, training, scope, seed, workshop)
 
 
 def int8_column(heading: str, **setting: str) -> Column:

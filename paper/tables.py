@@ -12,12 +12,12 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from paper.jobs import SEARCH_SEED, SEARCHED_AGAIN, Lines, Scope, Training
+from paper.jobs import FIRST_SEED, SEARCH_SEED, SEARCHED_AGAIN, Lines, Scope, Training
 from paper.view import Record, View, matching, read_rows
 from paper.workshop import FIGURES, Workshop
 from repopt.device import commit, environment
 from repopt.files import append_csv, are_some_of
-from repopt.train.loop import DivergedError
+from repopt.train.stopping import DivergedError
 
 # {what a user types: where it is declared}, in the order of docs/paper-tables.md
 NAMES = {
@@ -96,6 +96,10 @@ class Table(View):
         chosen = self.choice([*chain.from_iterable(tried)])
         return not rivals or (bool(chosen) and all(chosen[0][column] == row.texts[column] for column in self.best))
 
+    def __post_init__(self) -> None:
+        if self.chosen_on and "outcome" not in self.figures:  # without which a diverged training would never be a row
+            raise ValueError(f"{self.title!r} chooses settings by a seed, so it needs the column 'outcome'")
+
     @property
     def header(self) -> list[str]:
         """The columns of the CSV file."""
@@ -108,7 +112,7 @@ class Table(View):
             seed = given if training.data and training.method != "search" else SEARCH_SEED
             theirs = training.scales == "authors"
             too_much = scope.quick and (theirs or training.scales == SEARCHED_AGAIN or not training.in_quick)
-            if not too_much and not (training.one_seed and given != scope.seeds[0]):
+            if not too_much and not (training.one_seed and given != FIRST_SEED):
                 known = {"model": scope.model(training.model), "seed": seed, **training.key}
                 key = {column: known.get(column) for column in self.keys}
                 row = TableRow(key=key, measure=partial(training.measure, training, scope, seed), authors=theirs)

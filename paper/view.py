@@ -14,9 +14,10 @@ Wanted = str | Sequence[str]  # a text, or any of several
 
 # how kernels start, and how a model is trained, as a reader knows it
 INITS = {"authors": "torch's", "paper": "He's"}
-_METHODS = {"repopt": "RepOpt", "repvgg": "RepVGG", "qarepvgg": "QARepVGG", "sgd": "plain SGD", "dirac": "Dirac"}
+METHODS = {"repopt": "RepOpt", "repvgg": "RepVGG", "qarepvgg": "QARepVGG", "branches": "real branches"}
+METHODS |= {"sgd": "plain SGD", "dirac": "Dirac"}
 _CLOSE = 0.5  # points between single trainings that say little: two seeds of B0 on mini-ImageNet differ by as much
-_NAMES = {"init": INITS, "kernel": INITS, "method": _METHODS, "trained_by": _METHODS}  # by column
+_NAMES = {"init": INITS, "kernel": INITS, "method": METHODS, "trained_by": METHODS}  # by column
 
 
 @dataclass(frozen=True, kw_only=True)

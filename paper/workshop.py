@@ -22,8 +22,8 @@ from repopt.files import replacing
 from repopt.plans.scales import Scales
 from repopt.train.checkpoint import remove_checkpoints
 from repopt.train.job import Job
-from repopt.train.loop import DivergedError
 from repopt.train.records import read_json
+from repopt.train.stopping import DivergedError
 from repopt.train.training import train_run
 
 
@@ -43,9 +43,9 @@ class Workshop:
         """The folder of the job's finished run, trained where that is missing; with its weights, which are large."""
         plain = self.folder / _name(job)
         kept = plain.with_name(f"{plain.name}-weights")
-        ended = any((plain / name).exists() for name in ("summary.json", "diverged.json"))
-        out = kept if weights or (not ended and (kept / "summary.json").exists()) else plain
-        with self.claim(out.name, wait=True):
+        with self.claim(plain.name, wait=True):
+            ended = any((plain / name).exists() for name in ("summary.json", "diverged.json"))
+            out = kept if weights or (not ended and (kept / "summary.json").exists()) else plain
             if not (out / "summary.json").exists():
                 self._train(job, out)
             remove_checkpoints(out)

@@ -36,9 +36,14 @@ def test_without_a_name_all_tables_are_listed_by_the_real_program(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "paper"], cwd=tmp_path, env=env, capture_output=True, text=True, check=True
     )
-    first = [line.split()[0] for line in done.stdout.splitlines() if line.split()]
-    assert [word for word in first if word in NAMES] == [*NAMES]
+    first = [line[:20].strip().replace(" --", "_") for line in done.stdout.splitlines()]
+    assert [words for words in first if words in NAMES] == [*NAMES]
     assert not list(tmp_path.iterdir())
+
+
+def test_a_table_of_a_cpu_is_asked_for_by_its_flag(capsys):
+    assert run("table4_cpu") != 0
+    assert "give table4 --cpu" in capsys.readouterr().err
 
 
 def test_the_list_counts_every_row_that_stands_and_those_that_are_missing(tmp_path, capsys):

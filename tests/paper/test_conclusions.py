@@ -15,11 +15,11 @@ ALIKE = replace(AHEAD, alike=True)
 @pytest.mark.parametrize(
     ("mean", "error", "trainings", "ahead", "alike"),
     [
-        (0.6, 0.25, 5, True, False),
-        (0.6, 0.25, 4, False, False),
-        (0.4, 0.25, 5, False, True),  # within two standard errors
-        (0.4, 0.25, 4, False, False),
-        (-0.6, 0.25, 5, False, False),
+        (0.6, 0.25, 8, True, False),
+        (0.6, 0.25, 7, False, False),
+        (0.4, 0.25, 8, False, True),  # within two standard errors
+        (0.4, 0.25, 7, False, False),
+        (-0.6, 0.25, 8, False, False),
         (1.3, 0.26, 4, True, False),  # five standard errors
         (-1.3, 0.26, 4, False, False),
         (1.2, 0.26, 9, False, False),

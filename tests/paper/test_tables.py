@@ -12,7 +12,7 @@ from paper.tables import Table, TableRow, reproduce, rows_left, table_named
 from paper.view import read_rows, values
 from paper.workshop import Workshop, figures_of
 from repopt.files import append_csv
-from repopt.train.loop import DivergedError
+from repopt.train.stopping import DivergedError
 
 
 @pytest.fixture
@@ -196,9 +196,14 @@ def test_trainings_are_rows_for_each_seed_and_one_where_a_quick_scope_makes_them
         Training(model="b1", key={"way": "c"}, one_seed=True),
     ]
     table = Table(title="T", keys=("way", "model", "seed"), trainings=trainings, columns=[])
-    assert names(table.rows(Scope(seeds=(1, 2)))) == [
-        *("a, repopt_vgg_b1, 1", "a, repopt_vgg_a0, 1", "b, repopt_vgg_b1, 1", "c, repopt_vgg_b1, 1"),
-        *("a, repopt_vgg_b1, 2", "a, repopt_vgg_a0, 2", "b, repopt_vgg_b1, 2"),
+    assert names(table.rows(Scope(seeds=(0, 1)))) == [
+        *("a, repopt_vgg_b1, 0", "a, repopt_vgg_a0, 0", "b, repopt_vgg_b1, 0", "c, repopt_vgg_b1, 0"),
+        *("a, repopt_vgg_b1, 1", "a, repopt_vgg_a0, 1", "b, repopt_vgg_b1, 1"),
     ]
-    assert [row.authors for row in table.rows(Scope(seeds=(1,)))] == [False, False, True, False]
+    assert [row.authors for row in table.rows(Scope(seeds=(0,)))] == [False, False, True, False]
     assert names(table.rows(QUICK)) == ["a, repopt_vgg_nano, 0", "c, repopt_vgg_nano, 0"]
+
+
+def test_a_table_whose_settings_a_seed_chooses_needs_to_know_what_diverged():
+    with pytest.raises(ValueError, match="'T' chooses settings by a seed, so it needs the column 'outcome'"):
+        Table(title="T", keys=("rate", "seed"), trainings=[], figures=(), best=("rate",), chosen_on="0", columns=[])

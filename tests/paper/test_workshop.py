@@ -12,8 +12,8 @@ from elsewhere import Elsewhere, hold, hold_and_leave, hold_device, train
 from made_up import small_job
 from paper.workshop import FIGURES, Workshop, _name, figures_of
 from repopt.plans.scales import Scales
-from repopt.train.loop import DivergedError
 from repopt.train.recipe import Recipe
+from repopt.train.stopping import DivergedError
 
 # another value than the default, for each field
 OTHER = {
@@ -208,8 +208,10 @@ def test_a_run_that_left_no_checkpoint_begins_anew(workshop):
     assert [record["epoch"] for record in metrics(run)] == [1]
 
 
-def test_two_processes_that_ask_for_a_run_at_once_train_it_once(workshop):
-    other = Elsewhere(train, workshop.folder, LONG, False)
+@pytest.mark.parametrize("weights", [False, True])
+def test_two_processes_that_ask_for_a_run_at_once_train_it_once(workshop, weights):
+    """Whether or not the first one keeps its weights."""
+    other = Elsewhere(train, workshop.folder, LONG, weights)
     other.wait_for(lambda: any(workshop.folder.glob("*/recipe.json")))
     run = workshop.run(LONG)
     before = contents(workshop.folder)
