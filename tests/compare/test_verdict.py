@@ -75,6 +75,12 @@ def test_the_best_comes_first_and_a_way_that_diverged_has_no_place():
     assert [each.name for each in order] == ["b", "a"]
 
 
+def test_seeds_that_did_not_diverge_make_no_way_the_best():
+    lucky, other = way("lucky", 95.0, 96.0, diverged=1), way("other", 90.0, 91.0, 92.0)
+    assert ranked([lucky, other]) == [other]
+    assert ranked([lucky]) == [lucky]
+
+
 def test_of_equals_the_better_one_in_int8_comes_first():
     order = ranked([way("a", 90.0, int8=(85.0,)), way("b", 90.0, int8=(89.0,)), way("c", 91.0, int8=(70.0,))])
     assert [each.name for each in order] == ["c", "b", "a"]

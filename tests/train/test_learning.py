@@ -15,12 +15,12 @@ from repopt.plans.scales import Scales
 from repopt.surgery.conversion import search_blocks
 from repopt.train.checkpoint import load_checkpoint
 from repopt.train.job import Job
-from repopt.train.loop import DivergedError, Trainer
+from repopt.train.loop import Trainer
 from repopt.train.methods import make_optimizer, make_subject
-from repopt.train.progress import StoppedError
 from repopt.train.recipe import Recipe, demo, freeze_step
 from repopt.train.runs import load_run, run_recipe
 from repopt.train.step import set_lr_
+from repopt.train.stopping import DivergedError, StoppedError
 from repopt.train.training import train_run
 from train.program import TINY, Program, finished, metrics, run, weights
 

@@ -23,11 +23,11 @@ from repopt.train.job import Job
 from repopt.train.loop import Trainer
 from repopt.train.methods import METHODS
 from repopt.train.objective import Objective
-from repopt.train.progress import StopOnSignal, StoppedError
 from repopt.train.recipe import demo, lr_at
 from repopt.train.records import read_run
 from repopt.train.runs import RunFolder, evaluate_run, load_run
 from repopt.train.step import Totals, TrainStep, mixed_share, moving_average
+from repopt.train.stopping import StopOnSignal, StoppedError
 from repopt.train.training import build, train_run
 from train.program import finished, metrics
 from train.program import run as program

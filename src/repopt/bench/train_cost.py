@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from repopt.data import DataSet, load_data
+from repopt.models.counting import parameters
 from repopt.train.branch_choice import BranchChoice
 from repopt.train.job import Job
 from repopt.train.job_model import check_options
@@ -113,7 +114,7 @@ def _measured(job: Job, data: DataSet, steps: int, device: torch.device, first: 
         ratio=speed / (first or speed),
         peak_bytes=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
         compile_seconds=warm - start,
-        parameters=sum(param.numel() for param in trainer.subject.model.parameters()),
+        parameters=parameters(trainer.subject.model),
     )
 
 

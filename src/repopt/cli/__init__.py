@@ -116,7 +116,7 @@ def run(load: Callable[[], Command], given: list[str], *, prog: str) -> None:
     import tyro
     from safetensors import SafetensorError
 
-    from repopt.train.progress import LostRankError, StoppedError
+    from repopt.train.stopping import LostRankError, StoppedError
 
     try:
         _check_words(given, prog)

@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from repopt.cli.output import Device, model_options, table
@@ -136,7 +136,7 @@ def run_study(
     read_chosen(out, {})  # before anything is loaded
     data = load_data(study.data, size=study.recipe.size, limit=study.limit, eval_size=study.recipe.eval_size)
     say = _speaker(quiet=quiet or as_json)
-    request = {**study.as_json(), "minutes": minutes, "data_digest": data.digest}
+    request = {**asdict(study), "minutes": minutes, "data_digest": data.digest}
     asked, study = study, replace(study, recipe=with_batch_for(study.recipe, len(data.train)))
     chosen = read_chosen(out, request)
     if chosen is None:

@@ -7,8 +7,8 @@ from repopt.cli.compare import check_request, run_study
 from repopt.compare.budget import shortened
 from repopt.compare.study import Study, rates_around
 from repopt.compare.ways import chosen_ways, shipped_scales
-from repopt.train.progress import StoppedError
 from repopt.train.recipe import demo
+from repopt.train.stopping import StoppedError
 from repopt.verification.cases import run_matrix
 
 _COMPARED = ("sgd", "dirac", "repopt", "repvgg")

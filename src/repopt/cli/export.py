@@ -5,6 +5,7 @@ from pathlib import Path
 import tyro
 
 from repopt.export import Exported, FormatName, export_run
+from repopt.plans.patterns import joined
 
 
 def export(
@@ -61,8 +62,7 @@ def export(
 def _lines(exported: Exported) -> list[str]:
     channels, height, width = exported.shape
     agreement = exported.agreement
-    *few, most = map(str, exported.batch_sizes)
-    sizes = f"{', '.join(few)} and {most}" if few else most
+    sizes = joined(map(str, exported.batch_sizes))
     zero_points = ", activations without zero points" if exported.int8.get("symmetric") else ""
     origin = "" if "int8_accuracy" in exported.int8 else ", calibrated now"
     made = exported.int8 and [

@@ -11,8 +11,8 @@ from repopt.files import replacing
 from repopt.train.branch_choice import read_choice
 from repopt.train.distributed import is_first_process
 from repopt.train.job import Job
-from repopt.train.progress import StoppedError
 from repopt.train.recipe import Recipe
+from repopt.train.stopping import StoppedError
 from repopt.train.training import train_run
 
 

@@ -30,9 +30,9 @@ from repopt.quantize import Int8, QuantizeJob, quantize_run
 from repopt.quantize.ptq import check_installed
 from repopt.quantize.setting import Backend
 from repopt.train.checkpoint import remove_checkpoints
-from repopt.train.progress import DivergedError, StoppedError
 from repopt.train.records import Int8Record, RunConfig, RunRecord, read_run
 from repopt.train.runs import image_format, load_run
+from repopt.train.stopping import DivergedError, StoppedError
 from repopt.train.training import train_run
 from repopt.verification.waiting import paced
 

@@ -103,7 +103,7 @@ def as_record(
         "command": command,
         "minutes": minutes,
         "methods": rows,
-        "study": study.as_json(),
+        "study": asdict(study),
     }
 
 

@@ -1,7 +1,7 @@
 """What is compared on what: the request, and the jobs that it comes to."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from repopt.compare.budget import Extent
@@ -68,9 +68,6 @@ class Study:
             options=dict(self.options),
             branches=self.branches if plans_branches(self.model, way.method) else None,
         )
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def rates_around(lr: float) -> tuple[float, ...]:

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from repopt.plans.patterns import counted
+from repopt.plans.patterns import counted, joined
 from repopt.train.notes import as_guessing
 
 _NOISE = 2  # standard errors
@@ -120,9 +120,10 @@ def standard_error(accuracies: Sequence[float], images: int) -> float:
 
 
 def ranked(measured: Sequence[Measured]) -> list[Measured]:
-    """The best first, of equals the better one in INT8; a way that diverged has no place."""
+    """The best first, of equals the better one in INT8; a way of which a seed diverged has no place beside others."""
+    trained = [each for each in measured if each.accuracies]
     return sorted(
-        (each for each in measured if each.accuracies),
+        [each for each in trained if not each.diverged] or trained,
         key=lambda each: (-each.accuracy, -each.int8_accuracy if each.int8 else 0.0),
     )
 
@@ -151,9 +152,9 @@ def sentences(measured: Sequence[Measured], *, guessing: float, epochs: int = 0,
     near = [each.name for each in rest if is_noise(best, each)]
     behind = [f"{each.name} by {best.accuracy - each.accuracy:.2f}" for each in rest if each.name not in near]
     if near:
-        said.append(f"Within the noise (two standard errors) of the best: {_listed(near)}.")
+        said.append(f"Within the noise (two standard errors) of the best: {joined(near)}.")
     if behind:
-        said.append(f"Behind it by more than the noise: {_listed(behind)}.")
+        said.append(f"Behind it by more than the noise: {joined(behind)}.")
     if epochs < wanted:
         short = f"All were trained for {epochs} of {wanted} epochs"
         said.append(f"{short}: a full training may rank them differently, and want a lower learning rate.")
@@ -166,7 +167,7 @@ def _about_int8(order: Sequence[Measured]) -> list[str]:
     costs = [f"{each.name} {each.drop:.2f}" for each in order]
     first = max(order, key=lambda each: each.int8_accuracy)
     return [
-        f"INT8 costs, in points: {_listed(costs)}.",
+        f"INT8 costs, in points: {joined(costs)}.",
         f"Best in INT8: {first.name}, with {_plus_minus(first.int8_accuracy, first.int8_error)}.",
     ]
 
@@ -177,7 +178,7 @@ def _about_rates(order: Sequence[Measured]) -> list[str]:
     for edge, beyond, of in (("lowest", "lower", min), ("highest", "higher", max)):
         at = [f"{each.name} ({each.lr:g})" for each in several if each.lr == of(each.rates)]
         if at:
-            said.append(f"Best at the {edge} learning rate tried, and perhaps better at a {beyond} one: {_listed(at)}.")
+            said.append(f"Best at the {edge} learning rate tried, and perhaps better at a {beyond} one: {joined(at)}.")
     return said
 
 
@@ -199,7 +200,3 @@ def _about_seeds(measured: Sequence[Measured]) -> list[str]:
 
 def _plus_minus(mean: float, error: float) -> str:
     return f"{mean:.2f} ± {error:.2f}"
-
-
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

@@ -8,7 +8,7 @@ from repopt.plans.copying import copied
 
 
 def parameters(model: nn.Module) -> int:
-    """How many numbers are trained."""
+    """How many numbers its parameters hold."""
     return sum(param.numel() for param in model.parameters())
 
 

@@ -5,7 +5,7 @@ match wins, and no match is an error. A function of name and module may choose i
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from torch import nn
 
@@ -63,6 +63,12 @@ def check_model(model: object, verb: str) -> None:
 def counted(number: float, thing: str) -> str:
     """1 seed, 2 seeds, 10,000 images."""
     return f"{number:,.12g} {thing}{'' if number == 1 else 's'}"
+
+
+def joined(words: Iterable[str]) -> str:
+    """a, b and c."""
+    *few, last = words
+    return f"{', '.join(few)} and {last}" if few else last
 
 
 def listed(names: Sequence[str] | Mapping[str, object], most: int = 5) -> str:

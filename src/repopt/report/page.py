@@ -8,6 +8,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from repopt.files import replacing
+from repopt.plans.patterns import joined
 from repopt.report import figures
 from repopt.report.comparison import (
     METHODS,
@@ -228,8 +229,7 @@ def _percent(share: float) -> str:
 
 def _listed(words: Iterable[str]) -> str:
     """a, b and c; each once."""
-    unique = list(dict.fromkeys(words))
-    return " and ".join([", ".join(unique[:-1]), unique[-1]] if len(unique) > 1 else unique)
+    return joined(dict.fromkeys(words))
 
 
 def _value(value: object) -> str:

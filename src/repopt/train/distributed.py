@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from repopt.device import chosen_device
 from repopt.plans.copying import copied
 from repopt.train.heartbeat import Heartbeat
-from repopt.train.progress import LostRankError
+from repopt.train.stopping import LostRankError
 
 # A rank that dies closes its connections, which ends the others at once. One that is busy, compiling or writing a large
 # checkpoint, must not end them.

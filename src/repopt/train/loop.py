@@ -8,7 +8,7 @@ import math
 import time
 import warnings
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -24,12 +24,11 @@ from repopt.train.compiling import compiled
 from repopt.train.distributed import World
 from repopt.train.methods import Subject, clip_, frozen, make_optimizer, scale_means, searched_scales, settled
 from repopt.train.objective import Objective
-from repopt.train.progress import Clock, DivergedError, RunProgress, StopOnSignal, StoppedError, diverged, scalar_writer
+from repopt.train.progress import Clock, RunProgress, Scalars
 from repopt.train.recipe import Recipe, freeze_step, lr_at
 from repopt.train.runs import RunFolder
 from repopt.train.step import TrainStep, evaluate, mixed_share, moving_average, set_lr_
-
-__all__ = ["DivergedError", "Trainer"]
+from repopt.train.stopping import DivergedError, StopOnSignal, StoppedError, diverged
 
 _CHECK_EVERY = 100  # steps between reads of the device, for a loss that is not finite
 _WARM_STEPS = 3  # after which compilation and capture are done
@@ -69,7 +68,7 @@ class Trainer:
         self._saved_at, self._save_seconds = time.monotonic(), 0.0
         self._warm, self._warmed, self._last_saved = False, 0, "none yet"
         self._best = BestWeights(None if folder is None else folder.path)
-        self._write_scalars = scalar_writer(None if folder is None else folder.path)
+        self._scalars = Scalars(None if folder is None else folder.path)
         with self.clock.measure("data"):
             self.batches, self.evaluation = self._make_batches(data)
         self._idle = self.world.has_idle_parameters(subject.model, self.execution.size, data.channels)
@@ -131,7 +130,7 @@ class Trainer:
         self._restore_ranks(state["ranks"])
         self.position = Position(**state["position"])
         self.position.step = min(self.position.step, len(self.batches))  # fewer, if broken images are left out by now
-        self.clock = Clock(**state["clock"])
+        self.clock = Clock(**state["clock"] | {"data": state["clock"]["data"] + self.clock.data})
         self._note_saved()
         return True
 
@@ -184,7 +183,7 @@ class Trainer:
             quiet=self._quiet or not self.world.is_first,
         )
         record: dict[str, Any] = {}
-        with self.arithmetic(), stop, progress:
+        with self.arithmetic(), closing(self._scalars), stop, progress:
             while self.position.epoch < self.recipe.epochs:
                 record = self._epoch(stop, progress)
                 progress.epoch(record)
@@ -293,7 +292,7 @@ class Trainer:
         self._record_scales(epoch)
         if self.folder is not None:
             self.folder.append("metrics.jsonl", record)
-            self._write_scalars(record)
+            self._scalars.write(record)
         if epoch == recipe.epochs or self._is_time_to_save():
             self._save()
         return record

@@ -18,6 +18,7 @@ from repopt.device import commit, environment
 from repopt.files import write_sealed
 from repopt.models import list_models
 from repopt.models import load_checkpoint as load_weights
+from repopt.models.counting import parameters
 from repopt.optim.contract import fingerprint
 from repopt.plans.scales import Scales
 from repopt.surgery.blocks import LinearAdditionBlock
@@ -251,7 +252,7 @@ def _info(job: Job, data: DataSet, subject: Subject, device: torch.device, world
         "weights": None if job.weights is None else str(job.weights.absolute()),
         "scales": str(job.scales) if isinstance(job.scales, str | Path) else None,
         "processes": world.size,
-        "parameters": sum(param.numel() for param in trained.parameters()),
+        "parameters": parameters(trained),
         "repopt": repopt.__version__,
         "commit": commit(),
         **environment(device),
