@@ -20,7 +20,7 @@ from repopt.device import environment
 from repopt.files import append_csv, replacing
 from repopt.models import VGGSpec
 from repopt.report.figures import standing_alone
-from repopt.train.records import sampled_operator
+from repopt.report.searched_scales import sampled_operator
 
 _Runs = tyro.conf.Positional[tuple[Path, ...]]
 _Rows = Sequence[Mapping[str, Any]]

@@ -22,7 +22,7 @@ from repopt.report.figures import (
     new_panels,
     to_svg,
 )
-from repopt.train.records import over_epochs, searched_branches
+from repopt.report.searched_scales import over_epochs, searched_branches
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

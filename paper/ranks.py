@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from paper.searches import Search, check_comparable
-from repopt.train.records import searched_branches
+from repopt.report.searched_scales import searched_branches
 
 
 def rank_correlations(searches: Sequence[Search]) -> list[dict[str, Any]]:

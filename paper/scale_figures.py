@@ -17,7 +17,7 @@ from paper.view import Record, groups, matching, number, over_rows, text, values
 from paper.workshop import ENVIRONMENT, Workshop, figures_of
 from repopt.device import environment
 from repopt.plans.scales import Scales
-from repopt.train.records import sampled_operator
+from repopt.report.searched_scales import sampled_operator
 
 _SOURCES = ("cifar100", "imagenette")
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from repopt.plans.scales import Scales
-from repopt.train.records import Means, by_depth, over_epochs, read_run
+from repopt.report.searched_scales import by_depth, over_epochs
+from repopt.train.records import Means, read_run
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -21,7 +21,7 @@ METHODS: Mapping[str, str] = {
     "repopt": "RepOpt",
 }
 
-_PER_RUN = frozenset({"seed", "out", "resume"})  # fields of a recipe that may differ within a group
+_PER_RUN = "seed"  # a field of a recipe that may differ within a group
 
 Trait = Callable[[RunRecord], str]
 _SUBJECTS: tuple[Trait, ...] = (lambda run: run.info.model, lambda run: run.info.data)
@@ -112,7 +112,7 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
 def differing_fields(groups: Sequence[Group]) -> dict[str, list[object]]:
     """{field of the recipe: its value in each group}, for the fields that are not the same in all."""
     recipes = [group.runs[0].recipe for group in groups]
-    fields = dict.fromkeys(field for recipe in recipes for field in recipe if field not in _PER_RUN)
+    fields = dict.fromkeys(field for recipe in recipes for field in recipe if field != _PER_RUN)
     values = {field: [recipe.get(field) for recipe in recipes] for field in fields}
     return {field: found for field, found in values.items() if len(set(map(_text, found))) > 1}
 
@@ -121,7 +121,7 @@ def shared_fields(groups: Sequence[Group]) -> dict[str, object]:
     """{field of the recipe: value}, for the fields that are the same in all groups."""
     differing = differing_fields(groups)
     recipe = groups[0].runs[0].recipe
-    return {field: value for field, value in recipe.items() if field not in differing and field not in _PER_RUN}
+    return {field: value for field, value in recipe.items() if field not in differing and field != _PER_RUN}
 
 
 def limits(groups: Sequence[Group]) -> list[str]:
@@ -155,7 +155,7 @@ def _order(run: RunRecord) -> tuple[str, str, int, str, int]:
 
 def _setting(run: RunRecord) -> str:
     info = run.info
-    recipe = {field: value for field, value in run.recipe.items() if field not in _PER_RUN}
+    recipe = {field: value for field, value in run.recipe.items() if field != _PER_RUN}
     traits = [trait(run) for trait in (*_SUBJECTS, *_SETTINGS)]
     given = [info.method, info.options, info.branches, info.parameters, info.weights is None, _given_scales(run)]
     return _text([*given, info.data_digest, info.train_images, info.val_images, traits, recipe])
@@ -206,7 +206,7 @@ def _named_fields(run: RunRecord, twins: Sequence[RunRecord]) -> list[str]:
         {"scales": each.info.scales, **each.recipe, "weights": _short(each.info.weights)} for each in (run, *twins)
     )
     fields = [field for field in own if any(_text(other.get(field)) != _text(own[field]) for other in others)]
-    named = {field: f"{field} {own[field]}" for field in fields if field not in _PER_RUN}
+    named = {field: f"{field} {own[field]}" for field in fields if field != _PER_RUN}
     return [text for field, text in named.items() if own[field] is not None][:2] or list(named.values())[:2]
 
 

@@ -14,7 +14,8 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Any, Literal
 
 from repopt.report.comparison import Group, mean_and_deviation
-from repopt.train.records import EpochRecord, Means, RunRecord, by_depth, stage_starts
+from repopt.report.searched_scales import by_depth, stage_starts
+from repopt.train.records import EpochRecord, Means, RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

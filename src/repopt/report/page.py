@@ -19,7 +19,8 @@ from repopt.report.comparison import (
     name_among,
     shared_fields,
 )
-from repopt.train.records import RunInfo, RunRecord, over_epochs, read_run, sampled_operator
+from repopt.report.searched_scales import over_epochs, sampled_operator
+from repopt.train.records import RunInfo, RunRecord, read_run
 
 # fields of run.json that say how a run was made, with their names for a reader
 _ORIGIN = {"seed": "seeds", "kernel": "kernels at init", "hardware": "hardware", "threads": "threads"}

@@ -3,15 +3,15 @@
 import pytest
 
 from repopt.report.page import cost_share
-from repopt.train.records import (
+from repopt.report.searched_scales import (
     by_depth,
     over_epochs,
-    read_run,
     sampled_operator,
     searched_branches,
     stage_starts,
     stages,
 )
+from repopt.train.records import read_run
 from report.folders import STAGES, write_run
 
 
