@@ -95,6 +95,12 @@ def checkout(tmp_path, monkeypatch):
     return tmp_path, page
 
 
+def test_a_difference_is_between_two_lines_of_a_table():
+    """Rows of several settings are not averaged without a word."""
+    with pytest.raises(ValueError, match=r"names several lines of 'where': say which, by model, share, epochs, way"):
+        fill('<!--= gap("where", "RepVGG", "Dirac", model="repopt_vgg_b0", epochs="40") --><!--/-->')
+
+
 def test_docs_fills_the_pages_and_draws_the_figures(checkout, capsys):
     root, page = checkout
     with pytest.raises(SystemExit, match="0"):
