@@ -15,14 +15,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
+from torch.utils._pytree import tree_leaves
 
 from repopt.models import as_deployed
 from repopt.models.folding import taken
 from repopt.plans.copying import copied
 from repopt.plans.patterns import check_model
+from repopt.quantize.own_layers import are_shared, own_layers_
 from repopt.quantize.quiet import quiet_torchao
 from repopt.quantize.rounding import rounded_by_gptq
 from repopt.quantize.setting import Int8
+
+_ROUNDING = 1e-3  # of the outputs' norm, which folded norms may change
 
 
 def post_training(model: nn.Module, batches: Sequence[Tensor], setting: Int8) -> GraphModule:
@@ -57,6 +61,8 @@ def prepare(model: nn.Module, example: Tensor, setting: Int8, *, training: bool 
                 captured = _exported(model.train(training), example).module(check_guards=False)
             if training:
                 _check_norms(captured)
+            else:
+                own_layers_(captured)
             prepared: GraphModule = insert(captured, _quantizer(setting, training=training))
         except Exception as error:  # torch.export and torchao meet any code at all
             why = str(error).strip().partition("\n")[0] or type(error).__name__
@@ -75,6 +81,8 @@ def prepare(model: nn.Module, example: Tensor, setting: Int8, *, training: bool 
         _measure_in_training_only_(prepared)
     else:
         stay_in_eval_mode_(prepared)
+        switch_(prepared, measure=False, quantize=False)
+        _check_same(model, prepared, example)
         switch_(prepared, measure=True, quantize=False)
     return prepared
 
@@ -85,6 +93,20 @@ def _check_norms(captured: GraphModule) -> None:
     measured = [running_mean for _, _, _, running_mean, _, training, *_ in norms if training and running_mean]
     if len({*measured}) < len(measured):
         raise ValueError("in training it applies a batch norm more than once")
+    if are_shared(captured):
+        raise ValueError("something else uses a layer that a batch norm is behind, or its weight")
+
+
+@torch.no_grad()
+def _check_same(model: nn.Module, prepared: GraphModule, example: Tensor) -> None:
+    """Raises where the program, which does not quantize yet, is no longer the model: torchao rewrites patterns."""
+    images = example[:2].to(next(model.parameters()).device)
+    for wanted, found in zip(tree_leaves(model.eval()(images)), tree_leaves(prepared(images)), strict=True):
+        if (found - wanted).norm() > _ROUNDING * wanted.norm():
+            raise RuntimeError(
+                f"torchao changes what this {type(model).__name__} computes: calibrate it by ONNX Runtime instead, "
+                "with `repopt quantize --backend onnxruntime`"
+            )
 
 
 @contextmanager

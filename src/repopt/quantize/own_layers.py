@@ -1,0 +1,60 @@
+"""A layer and a weight of its own for each norm of an exported program.
+
+torchao folds a norm into the layer before it, whoever else uses that layer's output or weight. So a layer whose output
+something else reads, as in a pre-activation block, is computed once more for its norm; and a weight that two layers
+have, as where one is applied twice, is there for each.
+"""
+
+from operator import attrgetter
+
+import torch
+from torch import nn
+from torch.fx import GraphModule, Node
+
+_ATEN = torch.ops.aten
+# what torchao folds norms into; weight and bias are the second and the third argument
+_FOLDED_INTO = (_ATEN.conv1d.default, _ATEN.conv2d.default, _ATEN.conv_transpose2d.input, _ATEN.linear.default)
+
+
+def own_layers_(program: GraphModule) -> None:
+    """Gives each norm behind a convolution or a linear layer one that nothing else uses, with a weight of its own."""
+    for norm, layer in _normed(program):
+        own = _again(layer, norm) if len(layer.users) > 1 else layer
+        for place, tensor in enumerate(own.args[1:3], start=1):
+            if isinstance(tensor, Node) and len(tensor.users) > 1:
+                own.update_arg(place, _copy(program, tensor, own))
+    program.recompile()
+
+
+def are_shared(program: GraphModule) -> bool:
+    """Whether something else uses a layer that a norm is behind, or its weight."""
+    used = [each for _, layer in _normed(program) for each in (layer, layer.args[1])]
+    return any(isinstance(each, Node) and len(each.users) > 1 for each in used)
+
+
+def _normed(program: GraphModule) -> list[tuple[Node, Node]]:
+    """The norms, each with the layer that it is behind."""
+    norms = [node for node in program.graph.nodes if node.target == _ATEN.batch_norm.default]
+    return [(norm, norm.args[0]) for norm in norms if norm.args[0].target in _FOLDED_INTO]
+
+
+def _again(layer: Node, norm: Node) -> Node:
+    """The same layer, for its norm alone."""
+    graph = norm.graph
+    with graph.inserting_before(norm):
+        own = graph.node_copy(layer)
+    *outer, (_, kind) = layer.meta["source_fn_stack"]  # by which torchao tells layers apart
+    own.meta = {**layer.meta, "source_fn_stack": [*outer, (own.name, kind)]}
+    norm.replace_input_with(layer, own)
+    return own
+
+
+def _copy(program: GraphModule, tensor: Node, layer: Node) -> Node:
+    """The same weight or bias, for a layer alone."""
+    name = f"_own_{layer.name}_{tensor.name}"
+    value = attrgetter(str(tensor.target))(program).detach().clone()
+    program.register_parameter(name, nn.Parameter(value, requires_grad=False))
+    with program.graph.inserting_before(layer):
+        own = program.graph.get_attr(name)
+    own.meta = {**tensor.meta}
+    return own
