@@ -65,14 +65,17 @@ class OfALinearLayer(Parts):
 NETS = [PreActivation, TwoNorms, WithAndWithoutNorm, Twice, OfALinearLayer]
 
 
+@pytest.mark.parametrize("backend", ["x86", "onnxruntime"])
 @pytest.mark.parametrize("weights", ["channel", "tensor"])
 @pytest.mark.parametrize("kind", NETS)
-def test_a_norm_is_folded_into_its_own_layer_alone(kind, weights):
+def test_a_norm_is_folded_into_its_own_layer_alone(kind, weights, backend, tmp_path):
+    """And ONNX Runtime runs a file in which two layers had one weight."""
     net, x = kind().eval(), images()
     before = {name: value.clone() for name, value in net.state_dict().items()}
+    path = None if backend == "x86" else tmp_path / "net.onnx"
     with torch.no_grad():
         wanted = net(x)
-        found = repopt.quantize_model(net, [x], setting=Int8(weights=weights))(x)
+        found = repopt.quantize_model(net, [x], path, setting=Int8(weights=weights, backend=backend))(x)
     assert (found - wanted).norm() < 0.05 * wanted.norm()
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 

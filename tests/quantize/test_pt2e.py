@@ -123,7 +123,7 @@ def test_a_padding_in_words_is_the_one_in_numbers():
 
 def test_a_model_without_anything_to_quantize_is_refused():
     """Rather than evaluated as if it were INT8."""
-    with pytest.raises(RuntimeError, match="found nothing to quantize"):
+    with pytest.raises(RuntimeError, match="torchao quantizes nn.Conv2d and nn.Linear for x86, and this Sequential has"):
         prepare(nn.Sequential(nn.BatchNorm2d(3)).eval(), images(), Int8())
 
 
@@ -131,7 +131,7 @@ def test_a_model_without_anything_to_quantize_is_refused():
     ("batches", "sentence"),
     [
         ([], "calibration needs at least one image, and there is none"),
-        ([images(0)], "calibration needs at least one image, and there is none"),
+        ([images(0)], "calibration needs at least one image in each batch, and there is none"),
         ([images()[:, :1]], r"must be batch x 3 x height x width, not of shape \(32, 1, 16, 16\)"),
         ([images()[0]], r"must be batch x 3 x height x width, not of shape \(3, 16, 16\)"),
     ],

@@ -1,6 +1,7 @@
 """INT8 of any module, calibrated on some images."""
 
 import json
+import math
 
 import onnx
 import pytest
@@ -76,6 +77,29 @@ def test_a_run_is_exported_without_zero_points(flag, trained_run, tmp_path, caps
     assert (max(zero_points(tmp_path / "int8.onnx")) == 0) == (flag == "--symmetric")
 
 
+class Pair(nn.Module):
+    """Two outputs; its layer takes its input by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x):
+        y = self.conv(input=x)
+        return y.mean((2, 3)), y
+
+
+class Spoilt(Pair):
+    def __init__(self):
+        super().__init__()
+        nn.init.constant_(self.conv.weight, math.nan)
+
+
+class ByItsInputs(Pair):
+    def forward(self, x):
+        return self.conv(x) if x.sum() > 0 else x
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -89,6 +113,24 @@ def test_a_run_is_exported_without_zero_points(flag, trained_run, tmp_path, caps
         ({"batches": [X[0]]}, "must be batch x channels x height x width"),
         ({"batches": [X[:, :1]]}, "does not take a batch of 1 x 1 x 16 x 16 float32"),
         ({"batches": [X, X * float("nan")]}, "holds inf or nan"),
+        ({"batches": [X, X[:0]]}, "at least one image in each batch"),
+        (
+            {"batches": [X, X[:, :, :8, :8]], "path": "net.onnx", "setting": ONNX},
+            "one size for ONNX Runtime, not of 16 x 16 and 8 x 8",
+        ),
+        (
+            {"batches": [X, X[:, :, :8, :8]], "setting": Int8(trim=0.1)},
+            "one size to be trimmed, not of 16 x 16 and 8 x 8",
+        ),
+        ({"model": Spoilt()}, "'conv.weight' holds inf or nan"),
+        ({"model": Pair(), "path": "net.safetensors"}, "returns one tensor, and this returns a tuple"),
+        ({"model": Pair(), "path": "net.onnx", "setting": ONNX}, "returns one tensor, and this returns a tuple"),
+        (
+            {"model": ByItsInputs(), "path": "net.onnx", "setting": ONNX},
+            r"^torch cannot export this ByItsInputs as ONNX: [^\n\x1b]+$",
+        ),
+        ({"model": nn.ConvTranspose2d(3, 4, 3)}, "this ConvTranspose2d has none: give --backend onnxruntime"),
+        ({"model": nn.ConvTranspose2d(3, 4, 3), "setting": Int8(trim=0.1)}, "applies none: leave --trim out"),
         ({"model": "net"}, "takes a model"),
         ({"model": nn.ReLU()}, "this ReLU has no weights, so there is nothing to quantize"),
         ({"model": nn.Conv2d(3, 4, 3).double(), "batches": [X.double()]}, "must be float32, not float64: give them so"),
@@ -96,7 +138,7 @@ def test_a_run_is_exported_without_zero_points(flag, trained_run, tmp_path, caps
 )
 def test_what_cannot_be_quantized_is_a_sentence(net, options, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises((ValueError, TypeError), match=words):
+    with pytest.raises((ValueError, TypeError, RuntimeError), match=words):
         repopt.quantize_model(**{"model": net, "batches": [X], **options})
     assert not any(tmp_path.iterdir())
 
@@ -124,3 +166,19 @@ def test_a_resnet_that_knows_the_digits_still_knows_them_in_int8(tmp_path):
     print(json.dumps({"float": score.accuracy, "drops": drops}))
     assert max(drops.values()) <= 1
     assert set(zero_points(run / "symmetric" / "model.onnx")) == {0}
+
+
+def test_a_program_in_memory_may_return_several_tensors():
+    net = Pair().eval()
+    logits, maps = repopt.quantize_model(net, [X], setting=Int8(trim=0.1))(X)
+    assert (logits.shape, maps.shape) == ((len(X), 4), (len(X), 4, 14, 14))
+
+
+def test_what_torch_compile_returns_is_quantized(net):
+    found = repopt.quantize_model(torch.compile(net), [X])(X)
+    assert torch.equal(found, repopt.quantize_model(net, [X])(X))
+
+
+def test_the_folder_of_a_file_is_made(net, tmp_path):
+    repopt.quantize_model(net, [X.clone().requires_grad_()], tmp_path / "new" / "net.onnx", setting=ONNX)
+    assert (tmp_path / "new" / "net.onnx").exists()

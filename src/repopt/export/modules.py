@@ -17,7 +17,7 @@ from repopt.models import as_deployed
 from repopt.models.folding import taken
 from repopt.plans.copying import copied
 from repopt.plans.patterns import check_model
-from repopt.quantize.onnx_files import Agreement, check_opset, compare, need
+from repopt.quantize.onnx_files import Agreement, check_opset, compare, first_line, need
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,9 +120,7 @@ def kept(
         except (ImportError, OSError, MemoryError):
             raise
         except Exception as error:  # torch.export runs any code at all
-            while error.__cause__ is not None and isinstance(error.__cause__, Exception):
-                error = error.__cause__
-            first = str(error).strip().partition("\n")[0]
+            first = first_line(error)
             if "NOT_IMPLEMENTED" in first and deployment.example.dtype == torch.float64:
                 raise RuntimeError(
                     "ONNX Runtime cannot compute this model in float64: give model.float() and a float32 example"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from repopt.data import DataSet, EvalBatches
 from repopt.data.images import balanced
 from repopt.plans.copying import copied
-from repopt.quantize.pt2e import check_batches
+from repopt.quantize.pt2e import check_batches, check_sizes
 from repopt.quantize.setting import check_share
 from repopt.train.runs import Trained, check_data, image_format
 
@@ -45,6 +45,7 @@ def trimmed(model: nn.Module, batches: Sequence[Tensor], share: float) -> list[T
         share: to leave out, rounded to whole images.
     """
     check_batches(model, batches)
+    check_sizes(batches, "to be trimmed")
     check_share(share)
     looked_at = copied(model).eval()
     peaks = torch.cat([_peaks(looked_at, batch) for batch in batches], dim=1)
@@ -58,8 +59,8 @@ def _peaks(model: nn.Module, batch: Tensor) -> Tensor:
     """The largest input that each image gives each layer, layers x images."""
     found = dict[str, Tensor]()
 
-    def look(name: str, inputs: tuple[Tensor, ...]) -> None:
-        peaks = inputs[0].flatten(1).abs().amax(1).cpu()
+    def look(name: str, inputs: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
+        peaks = (inputs[0] if inputs else named["input"]).flatten(1).abs().amax(1).cpu()
         if len(peaks) != len(batch):
             raise ValueError(
                 f"the layer {name!r} takes {len(peaks)} inputs of {len(batch)} images, so which image drives it "
@@ -68,11 +69,16 @@ def _peaks(model: nn.Module, batch: Tensor) -> Tensor:
         found[name] = torch.maximum(peaks, found.get(name, peaks))
 
     hooks = [
-        layer.register_forward_pre_hook(lambda _, inputs, name=name: look(name, inputs))
+        layer.register_forward_pre_hook(lambda _, inputs, named, name=name: look(name, inputs, named), with_kwargs=True)
         for name, layer in model.named_modules()
         if isinstance(layer, nn.Conv2d | nn.Linear)
     ]
     model(batch.to(next(model.parameters()).device))
     for hook in hooks:
         hook.remove()
+    if not found:
+        raise ValueError(
+            "images are trimmed by the inputs of nn.Conv2d and nn.Linear, and this "
+            f"{type(model).__name__} applies none: leave --trim out"
+        )
     return torch.stack([found[name] for name in sorted(found)])

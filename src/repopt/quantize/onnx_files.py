@@ -80,7 +80,7 @@ def write_onnx(
             verbose=False,
         )
     assert program is not None
-    _own_zero_points_(program.model)
+    own_weights_(program.model)
     program.model.metadata_props.update(metadata or {})
     with replacing(Path(path)) as unfinished:
         program.save(unfinished, external_data=False)
@@ -128,20 +128,40 @@ def compare(expected: Sequence[Tensor], found: Sequence[Tensor]) -> Agreement:
     )
 
 
-def _own_zero_points_(model: Any) -> None:
-    """Gives each weight its own zero point, of which torch writes equal ones once.
+def own_weights_(model: Any) -> None:
+    """Gives each operator INT8 weights of its own, with their own scale and zero point.
 
-    ONNX Runtime rewrites INT8 weights for CPUs without VNNI, and fails on a zero point that two of them share.
+    torch writes equal zero points once, and a layer that is applied twice has one weight. ONNX Runtime rewrites INT8
+    weights for CPUs without VNNI, and fails on what two of them share.
     """
     import onnx_ir
 
-    for node in model.graph:
-        if node.op_type == "DequantizeLinear" and node.inputs[0].is_initializer():
-            zero = node.inputs[2].const_value
-            own = onnx_ir.Value(name=f"{node.outputs[0].name}_zero_point", const_value=zero, shape=zero.shape)
-            own.dtype = zero.dtype
-            model.graph.register_initializer(own)
-            node.replace_input_with(2, own)
+    def copied(value: Any, name: str) -> Any:
+        own = onnx_ir.Value(name=name, const_value=value.const_value, shape=value.shape, type=value.type)
+        model.graph.register_initializer(own)
+        return own
+
+    def of_weights() -> list[Any]:
+        every = [node for node in model.graph if node.op_type == "DequantizeLinear"]
+        return [node for node in every if node.inputs[0].is_initializer()]
+
+    for node in of_weights():
+        for user, place in list(node.outputs[0].uses())[1:]:
+            own = onnx_ir.Node("", node.op_type, node.inputs, node.attributes, version=node.version)
+            own.outputs[0].name = f"{node.outputs[0].name}_of_{user.outputs[0].name}"
+            model.graph.insert_before(user, own)
+            user.replace_input_with(place, own.outputs[0])
+    for node in of_weights():
+        for place, value in enumerate(node.inputs):
+            if len(value.uses()) > 1:
+                node.replace_input_with(place, copied(value, f"{node.outputs[0].name}_{place}"))
+
+
+def first_line(error: BaseException) -> str:
+    """What went wrong, of an error that torch explains at length: the first line of the innermost cause."""
+    while isinstance(error.__cause__, Exception):
+        error = error.__cause__
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def check_opset(opset: int | None) -> None:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from repopt.files import replacing
-from repopt.quantize.onnx_files import IMAGES, need, onnx_runner, write_onnx
-from repopt.quantize.pt2e import check_batches
+from repopt.quantize.onnx_files import IMAGES, first_line, need, onnx_runner, own_weights_, write_onnx
+from repopt.quantize.pt2e import check_sizes
 from repopt.quantize.quiet import quiet_logs
 from repopt.quantize.rounding import rounded_by_gptq
 from repopt.quantize.setting import Int8
@@ -28,9 +28,10 @@ def post_training_onnx(model: nn.Module, batches: Sequence[Tensor], setting: Int
         path: the file to write, in one move.
     """
     need("onnx", "onnxscript", "onnxruntime")
-    check_batches(model, batches)
+    check_sizes(batches, "for ONNX Runtime")
     if setting.rounding == "gptq":
         model = rounded_by_gptq(model, batches, setting.weights)
+    import onnx_ir
     from onnxruntime import quantization as ort
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -39,13 +40,18 @@ def post_training_onnx(model: nn.Module, batches: Sequence[Tensor], setting: Int
     with quiet_logs(), redirect_stdout(StringIO()), ExitStack() as opened:
         unfinished = opened.enter_context(replacing(path))
         folder = opened.enter_context(TemporaryDirectory(dir=unfinished.parent))  # removed with it after an interrupt
-        float_file, inferred = Path(folder, "float.onnx"), Path(folder, "inferred.onnx")
-        write_onnx(model.cpu().eval(), float_file, batches[0])
+        float_file, inferred, shared = (Path(folder, f"{name}.onnx") for name in ("float", "inferred", "shared"))
+        try:
+            write_onnx(model.cpu().eval(), float_file, batches[0])
+        except Exception as error:  # torch.export runs any code at all
+            raise RuntimeError(
+                f"torch cannot export this {type(model).__name__} as ONNX: {first_line(error)}"
+            ) from error
         # torch writes shapes into the file; ONNX Runtime to 1.30 fails to infer those of an interpolation symbolically
         quant_pre_process(str(float_file), str(inferred), skip_symbolic_shape=True)
         ort.quantize_static(
             str(inferred),
-            str(unfinished),
+            str(shared),
             _reader(batches if setting.chosen == "minmax" else _equal(batches)),
             quant_format=ort.QuantFormat.QDQ,
             per_channel=setting.weights == "channel",
@@ -54,6 +60,9 @@ def post_training_onnx(model: nn.Module, batches: Sequence[Tensor], setting: Int
             calibrate_method=methods[setting.chosen],
             extra_options={"ActivationSymmetric": setting.symmetric},
         )
+        quantized = onnx_ir.load(shared)
+        own_weights_(quantized)
+        onnx_ir.save(quantized, unfinished)
 
 
 class OnnxModel(nn.Module):

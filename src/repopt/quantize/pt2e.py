@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from repopt.models import as_deployed
 from repopt.models.folding import taken
 from repopt.plans.copying import copied
-from repopt.plans.patterns import check_model
+from repopt.plans.patterns import check_model, joined
 from repopt.quantize.own_layers import are_shared, own_layers_
 from repopt.quantize.quiet import quiet_torchao
 from repopt.quantize.rounding import rounded_by_gptq
@@ -37,12 +37,12 @@ def post_training(model: nn.Module, batches: Sequence[Tensor], setting: Int8) ->
         batches: images as the model takes them.
         setting: how.
     """
+    check_batches(model, batches)
     return calibrated(as_deployed(model), batches, setting)
 
 
 def calibrated(model: nn.Module, batches: Sequence[Tensor], setting: Int8) -> GraphModule:
     """The INT8 program of a model in the form that it is given in."""
-    check_batches(model, batches)
     model = rounded_by_gptq(model, batches, setting.weights) if setting.rounding == "gptq" else copied(model)
     prepared = prepare(model, batches[0], setting)
     calibrate_(prepared, batches)
@@ -73,9 +73,13 @@ def prepare(model: nn.Module, example: Tensor, setting: Int8, *, training: bool 
         if training:
             allow_exported_model_train_eval(prepared)
     if not fake_quantizations(prepared):
+        known = any(isinstance(module, nn.Conv2d | nn.Linear) for module in model.modules())
         raise RuntimeError(
             "torchao found nothing to quantize in this model: use the versions of torch and torchao that repopt is "
             "tested with (constraints.txt)"
+            if known
+            else f"torchao quantizes nn.Conv2d and nn.Linear for x86, and this {type(model).__name__} has none: give "
+            "--backend onnxruntime, in Python backend=..."
         )
     if training:
         _measure_in_training_only_(prepared)
@@ -158,8 +162,12 @@ def check_batches(model: nn.Module, batches: Sequence[Tensor]) -> None:
         raise ValueError(f"this {type(model).__name__} has no weights, so there is nothing to quantize")
     if not all(isinstance(batch, Tensor) for batch in batches):
         raise TypeError("calibration images must be given as tensors, batch by batch")
-    if not batches or not len(batches[0]):
-        raise ValueError("calibration needs at least one image, and there is none")
+    if not batches or not all(map(len, batches)):
+        where = " in each batch" if batches else ""
+        raise ValueError(f"calibration needs at least one image{where}, and there is none")
+    broken = next((name for name, param in model.named_parameters() if not param.isfinite().all()), None)
+    if broken is not None:
+        raise ValueError(f"{broken!r} holds inf or nan, so there is nothing to quantize: train again from before that")
     channels = getattr(model, "in_chans", batches[0].shape[1] if batches[0].ndim == 4 else "channels")
     for batch in batches:
         if batch.ndim != 4 or batch.shape[1] != channels:
@@ -172,6 +180,23 @@ def check_batches(model: nn.Module, batches: Sequence[Tensor]) -> None:
         if not batch.isfinite().all():
             raise ValueError("calibration images must be finite, and one of them holds inf or nan")
     taken(copied(model).cpu().eval(), batches[0][:1].cpu())
+
+
+def check_output(model: nn.Module, images: Tensor) -> None:
+    """Raises unless the model returns one tensor, as an INT8 file holds."""
+    found = taken(copied(model).cpu().eval(), images[:1].cpu())
+    if not isinstance(found, Tensor):
+        raise ValueError(
+            f"an INT8 file is of a model that returns one tensor, and this returns a {type(found).__name__}: leave the "
+            "path out for a program in memory"
+        )
+
+
+def check_sizes(batches: Sequence[Tensor], why: str) -> None:
+    """Raises unless all images have one size."""
+    sizes = sorted({" x ".join(map(str, batch.shape[2:])) for batch in batches})
+    if len(sizes) > 1:
+        raise ValueError(f"calibration images must be of one size {why}, not of {joined(sizes)}")
 
 
 def fake_quantizations(prepared: GraphModule) -> list[Any]:

@@ -11,7 +11,7 @@ from repopt.quantize.calibration import trimmed
 from repopt.quantize.onnx_files import need
 from repopt.quantize.ort import OnnxModel, post_training_onnx
 from repopt.quantize.programs import PROGRAM, save_program
-from repopt.quantize.pt2e import calibrated
+from repopt.quantize.pt2e import calibrated, check_batches, check_output
 from repopt.quantize.quiet import quiet_logs
 from repopt.quantize.setting import Int8
 
@@ -57,6 +57,7 @@ def quantize_model(
     if isinstance(batches, Tensor):
         raise TypeError("batches must be a list of batches or a DataLoader, not one tensor: give [images]")
     check_installed(setting)
+    model = getattr(model, "_orig_mod", model)  # what torch.compile took
     deployed = as_deployed(model).cpu()
     images = _some(batches, setting.images)
     measured = trimmed(deployed, images, setting.trim) if setting.trim else images
@@ -70,7 +71,7 @@ def _some(batches: Iterable[Tensor | Sequence[Tensor]], count: int) -> list[Tens
         images = each[0] if isinstance(each, list | tuple) else each
         if not isinstance(images, Tensor):
             raise TypeError(f"batches must hold tensors of images, not a {type(images).__name__}")
-        found.append(images[:count].cpu())
+        found.append(images[:count].detach().cpu())
         count -= len(images)
         if count <= 0:
             break
@@ -81,6 +82,10 @@ def calibrate_to(
     model: nn.Module, batches: Sequence[Tensor], setting: Int8, file: Path | None, device: torch.device
 ) -> nn.Module:
     """The INT8 model of one in the form that is to be quantized; written to a file, where one is given."""
+    check_batches(model, batches)
+    if file is not None:
+        check_output(model, batches[0])
+        file.parent.mkdir(parents=True, exist_ok=True)
     if file is not None and setting.backend == "onnxruntime":
         post_training_onnx(model.to(device), batches, setting, file)
         return OnnxModel(file)
