@@ -123,7 +123,7 @@ def test_a_padding_in_words_is_the_one_in_numbers():
 
 def test_a_model_without_anything_to_quantize_is_refused():
     """Rather than evaluated as if it were INT8."""
-    with pytest.raises(RuntimeError, match="torchao quantizes nn.Conv2d and nn.Linear for x86, and this Sequential has"):
+    with pytest.raises(RuntimeError, match=r"torchao quantizes nn\.Conv2d .* and this Sequential has none"):
         prepare(nn.Sequential(nn.BatchNorm2d(3)).eval(), images(), Int8())
 
 

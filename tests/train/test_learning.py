@@ -180,7 +180,15 @@ def test_a_training_that_diverged_before_the_handover_says_so_there(tmp_path, mo
     [
         (
             dataclasses.replace(learning(scales=None), method="search"),
-            "freeze_at is for scales that are learned in the training: a search learns its scales to the end",
+            "freeze_at is for scales that are learned in a training: a search learns its scales to the end",
+        ),
+        (
+            learning(dataclasses.replace(BASE, freeze_at=None, scale_lr=2.0), scales="depth"),
+            "^scale_lr is for scales that are learned in the training: give --scales learn as well$",
+        ),
+        (
+            dataclasses.replace(learning(scales=None), method="sgd"),
+            "^freeze_at is for scales that are learned in the training: give --method repopt --scales learn as well$",
         ),
         (learning(scales="ones"), "freeze_at is for scales that are learned in the training: give --scales learn"),
         (dataclasses.replace(learning(), method="csla"), "are for the method repopt, not for csla"),

@@ -63,10 +63,11 @@ def _lines(exported: Exported) -> list[str]:
     channels, height, width = exported.shape
     agreement = exported.agreement
     sizes = joined(map(str, exported.batch_sizes))
+    gptq = " by GPTQ" if exported.int8.get("rounding") == "gptq" else ""
     zero_points = ", activations without zero points" if exported.int8.get("symmetric") else ""
     origin = "" if "int8_accuracy" in exported.int8 else ", calibrated now"
     made = exported.int8 and [
-        f"INT8     by {exported.int8['method']}, per-{exported.int8['weights']} weights{zero_points}{origin}"
+        f"INT8     by {exported.int8['method']}, per-{exported.int8['weights']} weights{gptq}{zero_points}{origin}"
     ]
     kernels = exported.kernels and [f"kernels  {exported.kernels.top1:.2%} the same by ONNX Runtime's integer kernels"]
     return [

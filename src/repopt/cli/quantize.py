@@ -136,7 +136,7 @@ def _print_accuracies(record: dict[str, Any]) -> None:
     print(f"{record['model']}, {record['form']} form: {how} for {record['backend']}, {weights},")
     if record["symmetric"]:
         print("activations without zero points,")
-    trim = f"its images trimmed by {record['trim']:.0%}, " if record["trim"] else ""
+    trim = f"its images trimmed by {100 * record['trim']:.3g}%, " if record["trim"] else ""
     print(f"{trim}on {record['val_images']:,} images of {record['data']}")
     Screen().print(shown)
 

@@ -9,6 +9,7 @@ from repopt.compare.study import Study
 from repopt.compare.verdict import Measured, ranked
 from repopt.compare.ways import Way
 from repopt.plans.patterns import counted
+from repopt.train.job import LEARNING
 from repopt.train.methods import LEARN, plans_branches
 
 _ABSENT = "–"
@@ -72,7 +73,8 @@ def command_of(
     way = next(each for each in study.ways if each.name == order[0].name)
     words = ["repopt", "train", "--model", study.model, "--data", study.data, *_of_way(way), "--lr", f"{order[0].lr:g}"]
     words += [] if recipe_name == "auto" else ["--recipe", recipe_name]
-    words += ["--freeze-at", "None"] if study.recipe.freeze_at is not None and way.scales != LEARN else []
+    given = [] if way.scales == LEARN else [name for name in LEARNING if getattr(study.recipe, name) is not None]
+    words += [word for name in given for word in (f"--{name.replace('_', '-')}", "None")]
     words += ["--branches", branches] if branches is not None and plans_branches(study.model, way.method) else []
     return shlex.join([*words, *flags, "--out", f"runs/{way.method}"])
 

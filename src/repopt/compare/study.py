@@ -7,7 +7,7 @@ from typing import Any
 from repopt.compare.budget import Extent
 from repopt.compare.ways import Way
 from repopt.train.branch_choice import BranchChoice
-from repopt.train.job import Job
+from repopt.train.job import LEARNING, Job
 from repopt.train.methods import LEARN, plans_branches
 from repopt.train.recipe import Recipe
 
@@ -55,14 +55,13 @@ class Study:
 
     def job(self, way: Way, rate: float, seed: int) -> Job:
         """One training."""
-        freeze_at = self.recipe.freeze_at if way.scales == LEARN else None
+        fields: dict[str, Any] = {"lr": rate, "seed": seed, "kernel": way.kernel or self.recipe.kernel}
+        fields |= {} if way.scales == LEARN else dict.fromkeys(LEARNING)
         return Job(
             method=way.method,
             model=self.model,
             data=self.data,
-            recipe=replace(
-                self.recipe, lr=rate, seed=seed, freeze_at=freeze_at, kernel=way.kernel or self.recipe.kernel
-            ),
+            recipe=replace(self.recipe, **fields),
             scales=way.scales,
             limit=self.limit,
             options=dict(self.options),

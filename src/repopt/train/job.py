@@ -12,7 +12,7 @@ from repopt.train.methods import LEARN, Method
 from repopt.train.recipe import Recipe
 
 # of scales that are learned: after 40 epochs of mini-ImageNet as good as searched ones, see docs/results.md
-_LEARNED: Mapping[str, Any] = {"freeze_at": 0.3, "scale_lr": 10.0}
+LEARNING: Mapping[str, Any] = {"freeze_at": 0.3, "scale_lr": 10.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,12 +49,22 @@ def as_learned(job: Job) -> Job:
     """The job, with how long and how fast it learns its scales, if it does.
 
     Raises:
-        ValueError: it says how long, and does not learn them.
+        ValueError: it says how long or how fast, and does not learn them.
     """
-    if job.scales != LEARN and job.recipe.freeze_at is not None:
-        other = "a search learns its scales to the end" if job.method == "search" else "give --scales learn as well"
-        raise ValueError(f"freeze_at is for scales that are learned in the training: {other}")
     if job.scales != LEARN:
+        _check_learns(job)
         return job
-    usual = {name: value for name, value in _LEARNED.items() if getattr(job.recipe, name) is None}
+    usual = {name: value for name, value in LEARNING.items() if getattr(job.recipe, name) is None}
     return dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, **usual))
+
+
+def _check_learns(job: Job) -> None:
+    """Raises where a recipe says how a training learns scales, and it does not; a search learns them to its end."""
+    given = [name for name in LEARNING if getattr(job.recipe, name) is not None]
+    if job.method == "search" and "freeze_at" in given:
+        raise ValueError(
+            "freeze_at is for scales that are learned in a training: a search learns its scales to the end"
+        )
+    if job.method != "search" and given:
+        instead = "give --scales learn" if job.method == "repopt" else "give --method repopt --scales learn"
+        raise ValueError(f"{given[0]} is for scales that are learned in the training: {instead} as well")
