@@ -319,7 +319,7 @@ def partly(search):
         (apart, r"'depthwise' are trained with different options \(weight_decay\), .*: group them alike, as repopt"),
         (partly, "not all kernels of 'depthwise' are trained by this optimizer: give freeze the optimizer that"),
         (lambda search: torch.optim.SGD(nn.Linear(2, 2).parameters()), "not all kernels of 'stem' are trained by this"),
-        (attached, "attached to a plan already"),
+        (attached, "attached to a plan already: freeze all search models that it trains at once"),
         (lambda search: torch.optim.LBFGS(search.parameters()), "LBFGS cannot be attached"),
     ],
 )
@@ -332,6 +332,16 @@ def test_an_optimizer_that_cannot_go_on_is_refused_and_nothing_is_changed(make, 
     assert len(search_blocks(search)) == 5
     for group, params in zip(optimizer.param_groups, before, strict=True):
         assert list(map(id, group["params"])) == list(map(id, params))
+
+
+def test_two_search_models_of_one_optimizer_are_frozen_at_once():
+    both = nn.ModuleList([searching(), searching()])
+    optimizer = torch.optim.SGD(repopt.decay_groups(both, 1e-2), lr=0.1)
+    plain, _, handle = repopt.freeze(both, optimizer)
+    assert {id(weight) for weight in plain.parameters()} == {
+        id(each) for group in optimizer.param_groups for each in group["params"]
+    }
+    assert len(handle.plan.operators) == 10
 
 
 def test_what_is_no_search_model_is_refused():

@@ -69,6 +69,11 @@ def freeze(
             "DistributedDataParallel averages the gradients of the parameters that it was made with: freeze the model "
             "inside it, search.module, and wrap the plain model anew"
         )
+    if KEY in optimizer.defaults:
+        raise ValueError(
+            "this optimizer is attached to a plan already: freeze all search models that it trains at once, as "
+            "freeze(nn.ModuleList([first, second]), optimizer)"
+        )
     if max_norm is not None:
         check_max_norm(max_norm)
     scales, route = extract_scales(search), automatic_route(optimizer)
