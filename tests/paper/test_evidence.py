@@ -33,7 +33,7 @@ def chosen_table(measured, rates=tuple(ACCURACIES)):
         title="chosen",
         keys=("way", "rate", "seed"),
         trainings=[Training(key={"way": "one", "rate": rate}, measure=measure) for rate in rates],
-        figures=("val_accuracy",),
+        figures=("val_accuracy", "outcome"),
         by=("way",),
         best=("rate",),
         chosen_on="0",

@@ -154,7 +154,7 @@ def own_weights_(model: Any) -> None:
     for node in of_weights():
         for place, value in enumerate(node.inputs):
             if len(value.uses()) > 1:
-                node.replace_input_with(place, copied(value, f"{node.outputs[0].name}_{place}"))
+                node.replace_input_with(place, copied(value, f"{node.outputs[0].name}_own_{place}"))
 
 
 def first_line(error: BaseException) -> str:
