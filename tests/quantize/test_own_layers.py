@@ -3,11 +3,13 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 import repopt
 from quantize.nets import images
 from repopt.quantize import Int8
-from repopt.quantize.pt2e import prepare
+from repopt.quantize.pt2e import convert, prepare
+from repopt.quantize.sensitivity import _layers
 
 
 class Parts(nn.Module):
@@ -80,7 +82,70 @@ def test_a_norm_is_folded_into_its_own_layer_alone(kind, weights, backend, tmp_p
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
 
-@pytest.mark.parametrize("kind", [kind for kind in NETS if kind is not Twice])  # whose norm is refused before
+class OneBias(Parts):
+    def __init__(self):
+        super().__init__()
+        self.third = nn.Conv2d(8, 8, 1)
+        self.third.bias = self.second.bias
+
+    def forward(self, x):
+        y = self.norms[0](self.second(self.first(x))).relu()
+        return self.norms[1](self.third(y)).relu().mean((2, 3))
+
+
+class OneDimensional(nn.Module):
+    """Its convolution, whose output is used twice, is of a kind that torchao folds norms into, too."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.norm, self.last = nn.Conv1d(3, 8, 3, padding="same"), nn.BatchNorm1d(8), nn.Linear(8, 5)
+
+    def forward(self, x):
+        y = self.conv(x.flatten(2))
+        return self.last((self.norm(y).relu() + y).mean(2))
+
+
+def test_other_convolutions_are_told_apart_too():
+    net, x = OneDimensional().eval(), images()
+    with torch.no_grad():
+        assert (repopt.quantize_model(net, [x])(x) - net(x)).norm() < 0.05 * net(x).norm()
+
+
+@pytest.mark.parametrize("kind", [WithAndWithoutNorm, OneBias])
 def test_qat_refuses_what_it_would_get_wrong(kind):
-    with pytest.raises(RuntimeError, match="something else uses a layer that a batch norm is behind, or its weight"):
+    with pytest.raises(RuntimeError, match="something else uses the weight or bias of a layer"):
         prepare(kind(), images(), Int8(), training=True)
+
+
+@pytest.mark.parametrize("kind", [PreActivation, TwoNorms, OfALinearLayer])
+def test_qat_is_right_where_something_else_uses_the_output_that_a_norm_is_behind(kind):
+    net, x = kind(), images(256)
+    with torch.no_grad():
+        for _ in range(100):  # until norms have the statistics of these images
+            net(x)
+        program = prepare(net, x, Int8(), training=True)
+        for _ in range(20):
+            program(x)
+        int8 = convert(program)
+        wanted = net.eval()(x)
+        assert (int8(x) - wanted).norm() < 0.05 * wanted.norm()
+
+
+class Odd(Parts):
+    """Outputs of several kinds, some of them drawn at random."""
+
+    def forward(self, x):
+        y = self.second(self.first(x))
+        return {"maps": functional.dropout(y, 0.5, training=True), "best": y.argmax(1), "none": None, "count": 3}
+
+
+def test_a_model_may_return_and_draw_what_it_will():
+    found = repopt.quantize_model(Odd().eval(), [images()])(images())
+    assert (found["maps"].shape, found["best"].dtype, found["none"]) == ((32, 8, 16, 16), torch.int64, None)
+
+
+@pytest.mark.parametrize(("kind", "uses"), [(TwoNorms, 2), (Twice, 2), (PreActivation, 1)])
+def test_the_cost_of_a_layer_is_that_of_all_its_uses(kind, uses):
+    nodes, fakes = _layers(prepare(kind().eval(), images(), Int8()))["second"]
+    assert (len(nodes), len({id(fake) for fake in fakes}) >= uses + 1) == (uses, True)  # of inputs, and of weights

@@ -180,17 +180,17 @@ def test_a_training_that_diverged_before_the_handover_says_so_there(tmp_path, mo
     [
         (
             dataclasses.replace(learning(scales=None), method="search"),
-            "freeze_at is for scales that are learned in a training: a search learns its scales to the end",
+            "^freeze_at is for scales .*: give --method repopt --scales learn, or --freeze-at None$",
         ),
         (
             learning(dataclasses.replace(BASE, freeze_at=None, scale_lr=2.0), scales="depth"),
-            "^scale_lr is for scales that are learned in the training: give --scales learn as well$",
+            "^scale_lr is for scales .*: give --scales learn, or --scale-lr None$",
         ),
         (
-            dataclasses.replace(learning(scales=None), method="sgd"),
-            "^freeze_at is for scales that are learned in the training: give --method repopt --scales learn as well$",
+            dataclasses.replace(learning(dataclasses.replace(BASE, scale_lr=2.0), scales=None), method="sgd"),
+            "^freeze_at and scale_lr are .*: give --method repopt --scales learn, or --freeze-at None --scale-lr None$",
         ),
-        (learning(scales="ones"), "freeze_at is for scales that are learned in the training: give --scales learn"),
+        (learning(scales="ones"), "^freeze_at is for scales .*: give --scales learn, or --freeze-at None$"),
         (dataclasses.replace(learning(), method="csla"), "are for the method repopt, not for csla"),
         (learning(dataclasses.replace(BASE, decay_identity=False)), "whose diagonal is decayed"),
         (learning(dataclasses.replace(BASE, rules="iteration")), "scales that are learned follow both rules"),
@@ -200,6 +200,11 @@ def test_a_training_that_diverged_before_the_handover_says_so_there(tmp_path, mo
 def test_what_cannot_be_learned_is_said(job, words, tmp_path):
     with pytest.raises(ValueError, match=words):
         train(job, tmp_path / "run")
+
+
+def test_a_recipe_of_an_earlier_version_has_scales_that_learn_as_fast_as_the_rest(tmp_path):
+    recipe = dataclasses.replace(BASE, epochs=1, freeze_at=None, scale_lr=1.0)
+    train(dataclasses.replace(learning(recipe, scales=None), method="sgd"), tmp_path / "run")
 
 
 def test_loaded_weights_have_no_branches_to_learn_the_scales_of():

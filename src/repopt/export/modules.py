@@ -17,7 +17,7 @@ from repopt.models import as_deployed
 from repopt.models.folding import taken
 from repopt.plans.copying import copied
 from repopt.plans.patterns import check_model
-from repopt.quantize.onnx_files import Agreement, check_opset, compare, first_line, need
+from repopt.quantize.onnx_files import Agreement, check_opset, compare, exporting, need
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,17 +115,8 @@ def kept(
     """Writes a file or folder and keeps it if it agrees with its origin; how closely, and the batch sizes tried."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with kind.place(target) as unfinished:
-        try:
+        with exporting(f"this model as {target.suffix or kind.name}", deployment.example.dtype):
             written = kind.write(deployment, unfinished)
-        except (ImportError, OSError, MemoryError):
-            raise
-        except Exception as error:  # torch.export runs any code at all
-            first = first_line(error)
-            if "NOT_IMPLEMENTED" in first and deployment.example.dtype == torch.float64:
-                raise RuntimeError(
-                    "ONNX Runtime cannot compute this model in float64: give model.float() and a float32 example"
-                ) from error
-            raise RuntimeError(f"torch cannot export this model as {target.suffix or kind.name}: {first}") from error
         agreement, sizes = compared(written, origin, batches)
         kind.check(agreement)
     return agreement, sizes

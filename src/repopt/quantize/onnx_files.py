@@ -9,7 +9,7 @@ import contextlib
 import importlib
 import io
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -157,11 +157,23 @@ def own_weights_(model: Any) -> None:
                 node.replace_input_with(place, copied(value, f"{node.outputs[0].name}_own_{place}"))
 
 
-def first_line(error: BaseException) -> str:
-    """What went wrong, of an error that torch explains at length: the first line of the innermost cause."""
-    while isinstance(error.__cause__, Exception):
-        error = error.__cause__
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+@contextlib.contextmanager
+def exporting(what: str, dtype: torch.dtype) -> Iterator[None]:
+    """Says in a sentence what torch.export, which runs any code at all, explains at length."""
+    try:
+        yield
+    except (ImportError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        cause: BaseException = error
+        while isinstance(cause.__cause__, Exception):
+            cause = cause.__cause__
+        first = str(cause).strip().partition("\n")[0] or type(cause).__name__
+        if "NOT_IMPLEMENTED" in first and dtype == torch.float64:
+            raise RuntimeError(
+                "ONNX Runtime cannot compute this model in float64: give model.float() and a float32 example"
+            ) from cause
+        raise RuntimeError(f"torch cannot export {what}: {first}") from cause
 
 
 def check_opset(opset: int | None) -> None:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from repopt.files import replacing
-from repopt.quantize.onnx_files import IMAGES, first_line, need, onnx_runner, own_weights_, write_onnx
+from repopt.plans.copying import copied
+from repopt.quantize.onnx_files import IMAGES, exporting, need, onnx_runner, own_weights_, write_onnx
 from repopt.quantize.pt2e import check_sizes
 from repopt.quantize.quiet import quiet_logs
 from repopt.quantize.rounding import rounded_by_gptq
@@ -41,12 +42,8 @@ def post_training_onnx(model: nn.Module, batches: Sequence[Tensor], setting: Int
         unfinished = opened.enter_context(replacing(path))
         folder = opened.enter_context(TemporaryDirectory(dir=unfinished.parent))  # removed with it after an interrupt
         float_file, inferred, shared = (Path(folder, f"{name}.onnx") for name in ("float", "inferred", "shared"))
-        try:
-            write_onnx(model.cpu().eval(), float_file, batches[0])
-        except Exception as error:  # torch.export runs any code at all
-            raise RuntimeError(
-                f"torch cannot export this {type(model).__name__} as ONNX: {first_line(error)}"
-            ) from error
+        with exporting(f"this {type(model).__name__} as ONNX", batches[0].dtype):
+            write_onnx(copied(model).cpu().eval(), float_file, batches[0])
         # torch writes shapes into the file; ONNX Runtime to 1.30 fails to infer those of an interpolation symbolically
         quant_pre_process(str(float_file), str(inferred), skip_symbolic_shape=True)
         ort.quantize_static(

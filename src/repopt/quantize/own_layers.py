@@ -6,6 +6,7 @@ have, as where one is applied twice, is there for each.
 """
 
 from operator import attrgetter
+from typing import TypeGuard
 
 import torch
 from torch import nn
@@ -13,7 +14,11 @@ from torch.fx import GraphModule, Node
 
 _ATEN = torch.ops.aten
 # what torchao folds norms into; weight and bias are the second and the third argument
-_FOLDED_INTO = (_ATEN.conv1d.default, _ATEN.conv2d.default, _ATEN.conv_transpose2d.input, _ATEN.linear.default)
+_FOLDED_INTO = (
+    *(_ATEN.conv1d.default, _ATEN.conv1d.padding, _ATEN.conv2d.default, _ATEN.conv2d.padding),
+    *(_ATEN.conv3d.default, _ATEN.conv3d.padding, _ATEN.linear.default),
+    *(_ATEN.conv_transpose1d.default, _ATEN.conv_transpose2d.input, _ATEN.conv_transpose3d.input),
+)
 
 
 def own_layers_(program: GraphModule) -> None:
@@ -21,15 +26,18 @@ def own_layers_(program: GraphModule) -> None:
     for norm, layer in _normed(program):
         own = _again(layer, norm) if len(layer.users) > 1 else layer
         for place, tensor in enumerate(own.args[1:3], start=1):
-            if isinstance(tensor, Node) and len(tensor.users) > 1:
+            if _is_shared(tensor):
                 own.update_arg(place, _copy(program, tensor, own))
     program.recompile()
 
 
-def are_shared(program: GraphModule) -> bool:
-    """Whether something else uses a layer that a norm is behind, or its weight."""
-    used = [each for _, layer in _normed(program) for each in (layer, layer.args[1])]
-    return any(isinstance(each, Node) and len(each.users) > 1 for each in used)
+def share_weights(program: GraphModule) -> bool:
+    """Whether something else uses the weight or the bias of a layer that a norm is behind."""
+    return any(_is_shared(tensor) for _, layer in _normed(program) for tensor in layer.args[1:3])
+
+
+def _is_shared(tensor: object) -> TypeGuard[Node]:
+    return isinstance(tensor, Node) and tensor.op == "get_attr" and len(tensor.users) > 1
 
 
 def _normed(program: GraphModule) -> list[tuple[Node, Node]]:

@@ -10,7 +10,7 @@ weights, and torch.compile turns it into INT8 kernels (`timing`).
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from repopt.models import as_deployed
 from repopt.models.folding import taken
 from repopt.plans.copying import copied
 from repopt.plans.patterns import check_model, joined
-from repopt.quantize.own_layers import are_shared, own_layers_
+from repopt.quantize.own_layers import own_layers_, share_weights
 from repopt.quantize.quiet import quiet_torchao
 from repopt.quantize.rounding import rounded_by_gptq
 from repopt.quantize.setting import Int8
@@ -97,15 +97,19 @@ def _check_norms(captured: GraphModule) -> None:
     measured = [running_mean for _, _, _, running_mean, _, training, *_ in norms if training and running_mean]
     if len({*measured}) < len(measured):
         raise ValueError("in training it applies a batch norm more than once")
-    if are_shared(captured):
-        raise ValueError("something else uses a layer that a batch norm is behind, or its weight")
+    if share_weights(captured):
+        raise ValueError("something else uses the weight or bias of a layer that a batch norm is behind")
 
 
 @torch.no_grad()
 def _check_same(model: nn.Module, prepared: GraphModule, example: Tensor) -> None:
     """Raises where the program, which does not quantize yet, is no longer the model: torchao rewrites patterns."""
-    images = example[:2].to(next(model.parameters()).device)
-    for wanted, found in zip(tree_leaves(model.eval()(images)), tree_leaves(prepared(images)), strict=True):
+    images, outputs = example[:2].to(next(model.parameters()).device), []
+    for each in (copied(model).eval(), prepared):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)  # of what is drawn at random
+            outputs.append([leaf for leaf in tree_leaves(each(images)) if _is_floating(leaf)])
+    for wanted, found in zip(*outputs, strict=True):
         if (found - wanted).norm() > _ROUNDING * wanted.norm():
             raise RuntimeError(
                 f"torchao changes what this {type(model).__name__} computes: calibrate it by ONNX Runtime instead, "
@@ -155,8 +159,8 @@ def convert(prepared: GraphModule) -> GraphModule:
     return converted
 
 
-def check_batches(model: nn.Module, batches: Sequence[Tensor]) -> None:
-    """Raises unless there are images, such as the model takes, and weights to quantize."""
+def check_batches(model: nn.Module, batches: Sequence[Tensor]) -> Any:
+    """What a model returns for an image; raises unless there are some that it takes, and weights to quantize."""
     check_model(model, "calibration")
     if not any(True for _ in model.parameters()):
         raise ValueError(f"this {type(model).__name__} has no weights, so there is nothing to quantize")
@@ -165,9 +169,6 @@ def check_batches(model: nn.Module, batches: Sequence[Tensor]) -> None:
     if not batches or not all(map(len, batches)):
         where = " in each batch" if batches else ""
         raise ValueError(f"calibration needs at least one image{where}, and there is none")
-    broken = next((name for name, param in model.named_parameters() if not param.isfinite().all()), None)
-    if broken is not None:
-        raise ValueError(f"{broken!r} holds inf or nan, so there is nothing to quantize: train again from before that")
     channels = getattr(model, "in_chans", batches[0].shape[1] if batches[0].ndim == 4 else "channels")
     for batch in batches:
         if batch.ndim != 4 or batch.shape[1] != channels:
@@ -179,17 +180,20 @@ def check_batches(model: nn.Module, batches: Sequence[Tensor]) -> None:
             raise ValueError(f"calibration images must be float32, not {kind}: give them so, and model.float()")
         if not batch.isfinite().all():
             raise ValueError("calibration images must be finite, and one of them holds inf or nan")
-    taken(copied(model).cpu().eval(), batches[0][:1].cpu())
+    found = taken(copied(model).cpu().eval(), batches[0][:1].cpu())
+    if not all(map(_is_finite, tree_leaves(found))):
+        spoilt = [name for name, value in model.state_dict().items() if not _is_finite(value)]
+        where = f", and {spoilt[0]!r} holds some" if spoilt else ""
+        raise ValueError(f"this {type(model).__name__} returns inf or nan{where}: train again from before that")
+    return found
 
 
-def check_output(model: nn.Module, images: Tensor) -> None:
-    """Raises unless the model returns one tensor, as an INT8 file holds."""
-    found = taken(copied(model).cpu().eval(), images[:1].cpu())
-    if not isinstance(found, Tensor):
-        raise ValueError(
-            f"an INT8 file is of a model that returns one tensor, and this returns a {type(found).__name__}: leave the "
-            "path out for a program in memory"
-        )
+def _is_finite(value: object) -> bool:
+    return not _is_floating(value) or bool(value.isfinite().all())
+
+
+def _is_floating(value: object) -> TypeGuard[Tensor]:
+    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def check_sizes(batches: Sequence[Tensor], why: str) -> None:

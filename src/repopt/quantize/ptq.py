@@ -11,7 +11,7 @@ from repopt.quantize.calibration import trimmed
 from repopt.quantize.onnx_files import need
 from repopt.quantize.ort import OnnxModel, post_training_onnx
 from repopt.quantize.programs import PROGRAM, save_program
-from repopt.quantize.pt2e import calibrated, check_batches, check_output
+from repopt.quantize.pt2e import calibrated, check_batches
 from repopt.quantize.quiet import quiet_logs
 from repopt.quantize.setting import Int8
 
@@ -82,15 +82,19 @@ def calibrate_to(
     model: nn.Module, batches: Sequence[Tensor], setting: Int8, file: Path | None, device: torch.device
 ) -> nn.Module:
     """The INT8 model of one in the form that is to be quantized; written to a file, where one is given."""
-    check_batches(model, batches)
-    if file is not None:
-        check_output(model, batches[0])
-        file.parent.mkdir(parents=True, exist_ok=True)
+    found = check_batches(model, batches)
+    if file is not None and not isinstance(found, Tensor):
+        raise ValueError(
+            f"an INT8 file is of a model that returns one tensor, and this returns a {type(found).__name__}: leave the "
+            "path out for a program in memory"
+        )
     if file is not None and setting.backend == "onnxruntime":
-        post_training_onnx(model.to(device), batches, setting, file)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        post_training_onnx(model.to(device) if setting.rounding == "gptq" else model, batches, setting, file)
         return OnnxModel(file)
     program = calibrated(model.to(device), batches, setting).cpu()
     if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
         save_program(program, file)
     return program
 

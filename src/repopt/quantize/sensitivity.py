@@ -6,6 +6,7 @@ A layer that costs much alone needs a finer scale, QAT or floating point. With a
 where along the depth the signal is lost; all weights alone and all inputs alone show which of the two loses it.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,7 +61,8 @@ def layer_costs(
     float_logits = _logits(prepared, batches)
     float_outputs = _outputs(prepared, batches[0], layers)
     parts = {layer: fakes for layer, (_, fakes) in layers.items()}
-    inputs, weights = ([fake for node, _ in layers.values() for fake in _fakes(prepared, node, n)] for n in (0, 1))
+    every = [node for nodes, _ in layers.values() for node in nodes]
+    inputs, weights = ([fake for node in every for fake in _fakes(prepared, node, number)] for number in (0, 1))
     alone = {}
     for part, fakes in {**parts, "all weights": weights, "all inputs": inputs}.items():
         for fake in fakes:
@@ -87,16 +89,18 @@ def signal_to_noise(signal: Tensor, noisy: Tensor) -> float:
     return (10 * torch.log10(power / noise)).item()
 
 
-def _layers(prepared: GraphModule) -> dict[str, tuple[Node, list[Any]]]:
-    """{module's name: (the node that computes it, the fake quantizations of its input and weight)}."""
+def _layers(prepared: GraphModule) -> dict[str, tuple[list[Node], list[Any]]]:
+    """{module's name: (the nodes that compute it, the fake quantizations of their inputs and weights)}."""
     operators = {torch.ops.aten.conv2d.default, torch.ops.aten.linear.default}
-    found = {}
+    found = dict[str, tuple[list[Node], list[Any]]]()
     for node in prepared.graph.nodes:
         if node.target in operators:
             fakes = _fakes(prepared, node, 0, 1)
             if fakes:
                 *_, (name, _) = node.meta["nn_module_stack"].values()
-                found[name] = (node, fakes)
+                nodes, all_fakes = found.setdefault(name, ([], []))
+                nodes.append(node)
+                all_fakes += fakes
     return found
 
 
@@ -110,17 +114,19 @@ def _logits(prepared: GraphModule, batches: Sequence[Tensor]) -> Tensor:
     return torch.cat([prepared(batch) for batch in batches])
 
 
-def _outputs(prepared: GraphModule, batch: Tensor, layers: dict[str, tuple[Node, list[Any]]]) -> dict[str, Tensor]:
-    """What each layer puts out, by name."""
-    names = {node: name for name, (node, _) in layers.items()}
-    found = {}
+def _outputs(
+    prepared: GraphModule, batch: Tensor, layers: dict[str, tuple[list[Node], list[Any]]]
+) -> dict[str, Tensor]:
+    """All that each layer puts out, by name."""
+    names = {node: name for name, (nodes, _) in layers.items() for node in nodes}
+    found = defaultdict[str, list[Tensor]](list)
 
     class Recorder(Interpreter):
         def run_node(self, n: Node) -> Any:
             result = super().run_node(n)
             if n in names:
-                found[names[n]] = result
+                found[names[n]].append(result.flatten())
             return result
 
     Recorder(prepared).run(batch)
-    return found
+    return {name: torch.cat(outputs) for name, outputs in found.items()}

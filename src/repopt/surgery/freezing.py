@@ -22,6 +22,7 @@ from repopt.algebra.sharding import is_sharded
 from repopt.optim.attachment import Handle, attach_as_is, automatic_route
 from repopt.optim.clipping import check_max_norm
 from repopt.optim.contract import fingerprint
+from repopt.optim.rep_optimizer import RepOptimizer
 from repopt.plans.patterns import check_model
 from repopt.plans.planning import Plan
 from repopt.plans.stamps import KEY, SAVED
@@ -69,10 +70,10 @@ def freeze(
             "DistributedDataParallel averages the gradients of the parameters that it was made with: freeze the model "
             "inside it, search.module, and wrap the plain model anew"
         )
-    if KEY in optimizer.defaults:
+    if KEY in optimizer.defaults and not isinstance(optimizer, RepOptimizer):
         raise ValueError(
             "this optimizer is attached to a plan already: freeze all search models that it trains at once, as "
-            "freeze(nn.ModuleList([first, second]), optimizer)"
+            "freeze(nn.ModuleList([first, second]), optimizer), or call detach() on its handle first"
         )
     if max_norm is not None:
         check_max_norm(max_norm)

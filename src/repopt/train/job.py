@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from repopt.plans.patterns import joined
 from repopt.plans.planning import ScalesLike
 from repopt.train.branch_choice import BranchChoice
 from repopt.train.methods import LEARN, Method
@@ -61,10 +62,12 @@ def as_learned(job: Job) -> Job:
 def _check_learns(job: Job) -> None:
     """Raises where a recipe says how a training learns scales, and it does not; a search learns them to its end."""
     given = [name for name in LEARNING if getattr(job.recipe, name) is not None]
-    if job.method == "search" and "freeze_at" in given:
-        raise ValueError(
-            "freeze_at is for scales that are learned in a training: a search learns its scales to the end"
-        )
-    if job.method != "search" and given:
-        instead = "give --scales learn" if job.method == "repopt" else "give --method repopt --scales learn"
-        raise ValueError(f"{given[0]} is for scales that are learned in the training: {instead} as well")
+    if job.recipe.scale_lr == 1:  # as every recipe had it once, and no matter
+        given.remove("scale_lr")
+    if job.method == "search":
+        given = [name for name in given if name == "freeze_at"]
+    if given:
+        learn = "--scales learn" if job.method == "repopt" else "--method repopt --scales learn"
+        none = " ".join(f"--{name.replace('_', '-')} None" for name in given)
+        verb = "is" if len(given) == 1 else "are"
+        raise ValueError(f"{joined(given)} {verb} for scales that are learned in a training: give {learn}, or {none}")
