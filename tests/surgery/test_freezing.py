@@ -344,6 +344,13 @@ def test_two_search_models_of_one_optimizer_are_frozen_at_once():
     assert len(handle.plan.operators) == 10
 
 
+def test_weights_that_autograd_could_not_follow_are_not_made():
+    search = searching()
+    optimizer = torch.optim.SGD(search.parameters(), lr=0.1)
+    with torch.inference_mode(), pytest.raises(ValueError, match="call it outside of torch.inference_mode"):
+        repopt.freeze(search, optimizer)
+
+
 def test_what_is_no_search_model_is_refused():
     net = Normed()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

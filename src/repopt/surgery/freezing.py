@@ -70,6 +70,8 @@ def freeze(
             "DistributedDataParallel averages the gradients of the parameters that it was made with: freeze the model "
             "inside it, search.module, and wrap the plain model anew"
         )
+    if torch.is_inference_mode_enabled():
+        raise ValueError("what freeze makes is trained on: call it outside of torch.inference_mode()")
     if KEY in optimizer.defaults and not isinstance(optimizer, RepOptimizer):
         raise ValueError(
             "this optimizer is attached to a plan already: freeze all search models that it trains at once, as "
