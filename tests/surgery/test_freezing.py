@@ -347,7 +347,7 @@ def test_two_search_models_of_one_optimizer_are_frozen_at_once():
 def test_weights_that_autograd_could_not_follow_are_not_made():
     search = searching()
     optimizer = torch.optim.SGD(search.parameters(), lr=0.1)
-    with torch.inference_mode(), pytest.raises(ValueError, match="call it outside of torch.inference_mode"):
+    with torch.inference_mode(), pytest.raises(ValueError, match=r"call it outside of torch\.inference_mode"):
         repopt.freeze(search, optimizer)
 
 
