@@ -71,7 +71,7 @@ def make(
     if name is None:
         return _list_tables(scope, out)
     if name.endswith("_cpu"):
-        raise ValueError(f"give {name.removesuffix('_cpu')} --cpu")
+        raise ValueError(f"the name has a flag for its end: give {name.removesuffix('_cpu')} --cpu")
     if scope.cpu:
         if f"{name}_cpu" not in NAMES:
             raise ValueError(f"--cpu is for table4, decay, adamw and int8_rounding, not for {name}")

@@ -75,6 +75,10 @@ class Table(View):
     trainings: Sequence[Training]  # a row for each of them and each seed; searches and what is not trained have one
     figures: tuple[str, ...] = FIGURES  # the other columns, of what is measured
 
+    def __post_init__(self) -> None:
+        if self.chosen_on and "outcome" not in self.figures:  # without which a diverged training would never be a row
+            raise ValueError(f"{self.title!r} chooses settings by a seed, so it needs the column 'outcome'")
+
     def candidates(self, scope: Scope) -> list["TableRow"]:
         """The rows of the seed that chooses settings, whether the scope has it or not; none where no seed chooses."""
         return self.rows(replace(scope, seeds=(int(self.chosen_on),))) if self.chosen_on else []
@@ -95,10 +99,6 @@ class Table(View):
             return None
         chosen = self.choice([*chain.from_iterable(tried)])
         return not rivals or (bool(chosen) and all(chosen[0][column] == row.texts[column] for column in self.best))
-
-    def __post_init__(self) -> None:
-        if self.chosen_on and "outcome" not in self.figures:  # without which a diverged training would never be a row
-            raise ValueError(f"{self.title!r} chooses settings by a seed, so it needs the column 'outcome'")
 
     @property
     def header(self) -> list[str]:

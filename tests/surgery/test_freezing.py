@@ -10,59 +10,7 @@ from torch import nn
 import repopt
 from repopt import Conv, Identity, Linear
 from repopt.surgery.conversion import search_blocks
-
-
-class Normed(nn.Module):
-    """Strided, depthwise, grouped and dilated convolutions, biases, norms, and two Linears, one of them not planned."""
-
-    def __init__(self):
-        super().__init__()
-        self.stem = nn.Conv2d(3, 8, 3, stride=2, padding=1, bias=False)
-        self.norm = nn.BatchNorm2d(8)
-        self.depthwise = nn.Conv2d(8, 8, 3, padding=1, groups=8, bias=False)
-        self.grouped = nn.Conv2d(8, 8, 3, padding=1, groups=2)
-        self.late = nn.GroupNorm(2, 8)
-        self.dilated = nn.Conv2d(8, 8, 5, padding=4, dilation=2, padding_mode="reflect")
-        self.fc = nn.Linear(8, 8)
-        self.head = nn.Linear(8, 5)
-
-    def forward(self, x):
-        x = self.norm(self.stem(x)).relu()
-        x = self.late(self.grouped(self.depthwise(x))).relu()
-        return self.head(self.fc(self.dilated(x).relu().mean((2, 3))))
-
-
-BRANCHES = {
-    "stem": [Conv(3), Conv(1), Identity()],
-    "depthwise": [Conv(3), Identity()],
-    "grouped": [Conv(3), Conv(1, groups=4), Identity()],
-    "dilated": [Conv(3, dilation=2), Conv(3), Conv(1)],  # none of them covers it
-    "fc": [Linear(), Identity()],
-}
-NETS = {
-    "vgg": lambda: (repopt.create_model("repopt_vgg_nano", num_classes=5), None),
-    "ghost": lambda: (repopt.create_model("repopt_ghostnet_050", num_classes=5, dropout=0), None),
-    "own": lambda: (Normed(), BRANCHES),
-}
-NESTEROV = {"momentum": 0.9, "nesterov": True}
-DAMPED = {"momentum": 0.8, "nesterov": False, "dampening": 0.3, "maximize": True}
-
-
-def searching(kind="own"):
-    """A search model in float64 whose scales are all different."""
-    torch.manual_seed(0)
-    net, branches = NETS[kind]()
-    net.double()
-    search = repopt.search_model(net, repopt.plan(net, branches))
-    with torch.no_grad():
-        for block in search_blocks(search).values():
-            for scale in (*block.scales.values(), *(k for k in block.kernels.values() if k.ndim == 1)):
-                scale.mul_(1 + 0.2 * torch.randn_like(scale))
-    return search
-
-
-def sgd(model, **options):
-    return torch.optim.SGD(repopt.decay_groups(model, 1e-2), **{"lr": 0.01, **NESTEROV, **options})
+from surgery.searches import BRANCHES, DAMPED, NESTEROV, Normed, searching, sgd
 
 
 def take_steps(model, optimizer, steps, size=32, after=lambda: None):
@@ -297,69 +245,6 @@ def test_what_was_saved_after_the_freeze_goes_on_in_a_plain_model(rule, tmp_path
         assert torch.equal(plain.state_dict()[name], weight), name
 
 
-def apart(search):
-    """Identities without decay, which the plain model's diagonal has."""
-    return torch.optim.SGD(repopt.decay_groups(search, 1e-2, identity=False), lr=0.1)
-
-
-def attached(search):
-    net = nn.Conv2d(3, 3, 3)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    repopt.attach(optimizer, repopt.plan(net, {"": [Conv(3)]}, scales="ones"))
-    return optimizer
-
-
-def partly(search):
-    return torch.optim.SGD([param for name, param in search.named_parameters() if "identity" not in name], lr=0.1)
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (apart, r"'depthwise' are trained with different options \(weight_decay\), .*: group them alike, as repopt"),
-        (partly, "not all kernels of 'depthwise' are trained by this optimizer: give freeze the optimizer that"),
-        (lambda search: torch.optim.SGD(nn.Linear(2, 2).parameters()), "not all kernels of 'stem' are trained by this"),
-        (attached, "attached to a plan already: freeze all search models that it trains at once"),
-        (lambda search: torch.optim.LBFGS(search.parameters()), "LBFGS cannot be attached"),
-    ],
-)
-def test_an_optimizer_that_cannot_go_on_is_refused_and_nothing_is_changed(make, words):
-    search = searching()
-    optimizer = make(search)
-    before = [list(group["params"]) for group in optimizer.param_groups]
-    with pytest.raises(ValueError, match=words):
-        repopt.freeze(search, optimizer)
-    assert len(search_blocks(search)) == 5
-    for group, params in zip(optimizer.param_groups, before, strict=True):
-        assert list(map(id, group["params"])) == list(map(id, params))
-
-
-def test_two_search_models_of_one_optimizer_are_frozen_at_once():
-    both = nn.ModuleList([searching(), searching()])
-    optimizer = torch.optim.SGD(repopt.decay_groups(both, 1e-2), lr=0.1)
-    plain, _, handle = repopt.freeze(both, optimizer)
-    assert {id(weight) for weight in plain.parameters()} == {
-        id(each) for group in optimizer.param_groups for each in group["params"]
-    }
-    assert len(handle.plan.operators) == 10
-
-
-def test_weights_that_autograd_could_not_follow_are_not_made():
-    search = searching()
-    optimizer = torch.optim.SGD(search.parameters(), lr=0.1)
-    with torch.inference_mode(), pytest.raises(ValueError, match=r"call it outside of torch\.inference_mode"):
-        repopt.freeze(search, optimizer)
-
-
-def test_what_is_no_search_model_is_refused():
-    net = Normed()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    with pytest.raises(ValueError, match="this Normed holds no trained scales"):
-        repopt.freeze(net, optimizer)
-    with pytest.raises(TypeError, match="freeze takes a model, not a SGD"):
-        repopt.freeze(optimizer, net)
-
-
 def test_an_operator_whose_kernels_are_not_trained_stays_so():
     search = searching()
     search.grouped.requires_grad_(False)
@@ -395,14 +280,11 @@ def test_a_bias_of_two_operators_leaves_the_weights_in_the_plain_models_order():
     assert list(map(id, optimizer.param_groups[0]["params"])) == list(map(id, model.parameters()))
 
 
-def test_a_negative_max_norm_is_refused_and_nothing_is_changed():
-    search = searching()
-    optimizer = sgd(search)
-    with pytest.raises(ValueError, match="max_norm must be a number of at least 0, not -1"):
-        repopt.freeze(search, optimizer, max_norm=-1)
-    assert search_blocks(search)
-
-
-def test_freeze_takes_an_optimizer():
-    with pytest.raises(TypeError, match="freeze takes the search model and its optimizer, not a NoneType"):
-        repopt.freeze(searching(), None)
+def test_two_search_models_of_one_optimizer_are_frozen_at_once():
+    both = nn.ModuleList([searching(), searching()])
+    optimizer = torch.optim.SGD(repopt.decay_groups(both, 1e-2), lr=0.1)
+    plain, _, handle = repopt.freeze(both, optimizer)
+    assert {id(weight) for weight in plain.parameters()} == {
+        id(each) for group in optimizer.param_groups for each in group["params"]
+    }
+    assert len(handle.plan.operators) == 10

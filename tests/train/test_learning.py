@@ -180,7 +180,7 @@ def test_a_training_that_diverged_before_the_handover_says_so_there(tmp_path, mo
     [
         (
             dataclasses.replace(learning(scales=None), method="search"),
-            "^freeze_at is for scales .*: give --method repopt --scales learn, or --freeze-at None$",
+            "^freeze_at is for scales .*: a search learns them to its end, so give --freeze-at None$",
         ),
         (
             learning(dataclasses.replace(BASE, freeze_at=None, scale_lr=2.0), scales="depth"),

@@ -9,7 +9,7 @@ from repopt.compare.study import Study
 from repopt.compare.verdict import Measured, ranked
 from repopt.compare.ways import Way
 from repopt.plans.patterns import counted
-from repopt.train.job import LEARNING
+from repopt.train.job import LEARNING, flags_without
 from repopt.train.methods import LEARN, plans_branches
 
 _ABSENT = "–"
@@ -74,7 +74,7 @@ def command_of(
     words = ["repopt", "train", "--model", study.model, "--data", study.data, *_of_way(way), "--lr", f"{order[0].lr:g}"]
     words += [] if recipe_name == "auto" else ["--recipe", recipe_name]
     given = [] if way.scales == LEARN else [name for name in LEARNING if getattr(study.recipe, name) is not None]
-    words += [word for name in given for word in (f"--{name.replace('_', '-')}", "None")]
+    words += flags_without(given)
     words += ["--branches", branches] if branches is not None and plans_branches(study.model, way.method) else []
     return shlex.join([*words, *flags, "--out", f"runs/{way.method}"])
 

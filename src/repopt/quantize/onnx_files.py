@@ -136,25 +136,23 @@ def own_weights_(model: Any) -> None:
     """
     import onnx_ir
 
-    def copied(value: Any, name: str) -> Any:
-        own = onnx_ir.Value(name=name, const_value=value.const_value, shape=value.shape, type=value.type)
-        model.graph.register_initializer(own)
-        return own
-
     def of_weights() -> list[Any]:
         every = [node for node in model.graph if node.op_type == "DequantizeLinear"]
         return [node for node in every if node.inputs[0].is_initializer()]
 
     for node in of_weights():
         for user, place in list(node.outputs[0].uses())[1:]:
-            own = onnx_ir.Node("", node.op_type, node.inputs, node.attributes, version=node.version)
-            own.outputs[0].name = f"{node.outputs[0].name}_of_{user.outputs[0].name}"
-            model.graph.insert_before(user, own)
-            user.replace_input_with(place, own.outputs[0])
+            again = onnx_ir.Node("", node.op_type, node.inputs, node.attributes, version=node.version)
+            again.outputs[0].name = f"{node.outputs[0].name}_of_{user.outputs[0].name}"
+            model.graph.insert_before(user, again)
+            user.replace_input_with(place, again.outputs[0])
     for node in of_weights():
         for place, value in enumerate(node.inputs):
             if len(value.uses()) > 1:
-                node.replace_input_with(place, copied(value, f"{node.outputs[0].name}_own_{place}"))
+                name, about = f"{node.outputs[0].name}_own_{place}", {"shape": value.shape, "type": value.type}
+                own = onnx_ir.Value(name=name, const_value=value.const_value, **about)
+                model.graph.register_initializer(own)
+                node.replace_input_with(place, own)
 
 
 @contextlib.contextmanager

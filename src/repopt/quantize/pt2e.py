@@ -73,13 +73,14 @@ def prepare(model: nn.Module, example: Tensor, setting: Int8, *, training: bool 
         if training:
             allow_exported_model_train_eval(prepared)
     if not fake_quantizations(prepared):
-        known = any(isinstance(module, nn.Conv2d | nn.Linear) for module in model.modules())
+        if not any(isinstance(module, nn.Conv2d | nn.Linear) for module in model.modules()):
+            raise RuntimeError(
+                f"torchao quantizes nn.Conv2d and nn.Linear for x86, and this {type(model).__name__} has none: give "
+                "--backend onnxruntime, in Python backend=..."
+            )
         raise RuntimeError(
             "torchao found nothing to quantize in this model: use the versions of torch and torchao that repopt is "
             "tested with (constraints.txt)"
-            if known
-            else f"torchao quantizes nn.Conv2d and nn.Linear for x86, and this {type(model).__name__} has none: give "
-            "--backend onnxruntime, in Python backend=..."
         )
     if training:
         _measure_in_training_only_(prepared)

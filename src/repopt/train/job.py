@@ -1,7 +1,7 @@
 """A job: what to train, on what, and how."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -59,6 +59,11 @@ def as_learned(job: Job) -> Job:
     return dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, **usual))
 
 
+def flags_without(fields: Iterable[str]) -> list[str]:
+    """What takes fields out of a recipe on the command line, such as --freeze-at None."""
+    return [word for field in fields for word in (f"--{field.replace('_', '-')}", "None")]
+
+
 def _check_learns(job: Job) -> None:
     """Raises where a recipe says how a training learns scales, and it does not; a search learns them to its end."""
     given = [name for name in LEARNING if getattr(job.recipe, name) is not None]
@@ -67,7 +72,7 @@ def _check_learns(job: Job) -> None:
     if job.method == "search":
         given = [name for name in given if name == "freeze_at"]
     if given:
-        learn = "--scales learn" if job.method == "repopt" else "--method repopt --scales learn"
-        none = " ".join(f"--{name.replace('_', '-')} None" for name in given)
-        verb = "is" if len(given) == 1 else "are"
-        raise ValueError(f"{joined(given)} {verb} for scales that are learned in a training: give {learn}, or {none}")
+        verb, without = "is" if len(given) == 1 else "are", " ".join(flags_without(given))
+        instead = {"search": "a search learns them to its end, so give", "repopt": "give --scales learn, or"}
+        other = instead.get(job.method, "give --method repopt --scales learn, or")
+        raise ValueError(f"{joined(given)} {verb} for scales that are learned in a training: {other} {without}")
