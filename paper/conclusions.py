@@ -10,7 +10,7 @@ from paper.view import Gap, Wanted
 
 _SMALL = 0.25  # points: the standard error that a conclusion may rest on
 _ENOUGH = 8  # trainings of both together: of fewer, two standard errors say too little
-_CLEAR = 5  # standard errors from zero: a difference that is as clear needs neither
+_CLEAR = 5  # standard errors from zero: a difference that is as clear needs fewer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +30,9 @@ class Conclusion:
         """Whether a difference between so many trainings bears it out, and is known well enough."""
         if gap.error is None:
             return False
-        known = gap.error <= _SMALL and trainings >= _ENOUGH
         clear = not self.alike and abs(gap.mean) >= _CLEAR * gap.error
-        return (known or clear) and gap.side == (0 if self.alike else 1)
+        enough = clear or trainings >= _ENOUGH
+        return enough and gap.error <= _SMALL and gap.side == (0 if self.alike else 1)
 
 
 def read_conclusions() -> list[Conclusion]:

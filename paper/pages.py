@@ -18,7 +18,7 @@ from paper.conclusions import read_conclusions
 from paper.jobs import Scope
 from paper.panels import step_costs
 from paper.scale_figures import drawings, rank_correlations_by_depth
-from paper.tables import NAMES, rows_left, table_named
+from paper.tables import NAMES, rows_missing, table_named
 from paper.view import (
     Gap,
     Record,
@@ -169,11 +169,11 @@ def _settings(results: Path) -> Iterator[Record]:
         rows = read_rows(results / f"{name}.csv")
         if rows:
             trained = [row for row in rows if row.get("val_accuracy")] or rows
-            left, _ = rows_left(table_named(name), Scope(), results / f"{name}.csv")
+            missing = rows_missing(table_named(name), Scope(), results / f"{name}.csv")
             found = {setting: _distinct(trained, _COLUMNS.get(setting, setting)) for setting in _SETTINGS}
             seeds = sorted({int(row["seed"]) for row in trained})
             found["seeds"] = f"{seeds[0]} to {seeds[-1]}" if seeds[1:] else str(seeds[0])
-            yield {"table": f"`{name}`", "rows": str(len(rows)), "missing": str(len(left) or ""), **found}
+            yield {"table": f"`{name}`", "rows": str(len(rows)), "missing": str(len(missing) or ""), **found}
 
 
 def _distinct(rows: Sequence[Record], column: str) -> str:
@@ -229,7 +229,7 @@ def _figures(results: Path) -> Iterator[tuple[str, str]]:
     if found := read_rows(results / "figureE.csv"):
         yield from ((f"figureE-{kind}", svg) for kind, svg in drawings(found).items())
     if found := read_rows(results / "where.csv"):
-        yield "worth-where", worth_figures.over_the_map(matching(found, model="repopt_vgg_b0"))
+        yield "worth-where", worth_figures.over_the_map(found)
         yield "worth-decay", worth_figures.over_decay(list(mapped.decayed(results)))
     if quantized := read_rows(results / "int8_mini.csv"):
         shown = matching(quantized, weight_decay="4e-05")

@@ -140,6 +140,17 @@ def rows_left(table: Table, scope: Scope, path: Path, only: str = "*") -> tuple[
     return left, len(wanted) - len(left)
 
 
+def rows_missing(table: Table, scope: Scope, path: Path) -> list[TableRow]:
+    """The rows to measure, but for those of settings that have as many seeds as the scope, whichever these are."""
+    records = read_rows(path)
+
+    def seeds(row: TableRow) -> int:
+        setting = {column: text for column, text in row.texts.items() if column != "seed"}
+        return len({record["seed"] for record in matching(records, **setting)})
+
+    return [row for row in rows_left(table, scope, path)[0] if seeds(row) < len(scope.seeds)]
+
+
 def reproduce(table: Table, scope: Scope, workshop: Workshop, path: Path, only: str = "*") -> list[TableRow]:
     """Measures the missing rows whose names match, each written at once; returns those that other processes are at."""
     for each in chain.from_iterable((training, training.scales) for training in table.trainings):

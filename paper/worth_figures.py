@@ -8,7 +8,7 @@ from paper.evidence import DECAY, LEARNED, WHERE
 from paper.view import Record, difference, matching, mean, mean_and_error
 from repopt.report.figures import INK, MARKERS, MUTED, SERIES, key, new_figure, new_panels, to_svg
 
-_OURS, _OTHERS = ("RepOpt, searched", LEARNED), ("plain SGD", "Dirac", "RepVGG")
+_MODELS, _OURS, _OTHERS = ("b0", "a0"), ("RepOpt, searched", LEARNED), ("plain SGD", "Dirac", "RepVGG")
 
 
 def over_decay(rows: Sequence[Record]) -> str:
@@ -24,8 +24,9 @@ def over_decay(rows: Sequence[Record]) -> str:
         look: dict[str, Any] = {"marker": MARKERS[series][0], "color": SERIES[series], "linewidth": 2, "capsize": 4}
         axes.errorbar(places, accuracies, yerr=errors, markersize=7, **look)
         ends = places[-1] == len(decays) - 1
-        beside: dict[str, Any] = {"xytext": (12, 0), "va": "center"} if ends else {"xytext": (0, 8), "ha": "center"}
-        axes.annotate(way, (places[-1], accuracies[-1]), textcoords="offset points", color=INK, fontsize=12, **beside)
+        beside: dict[str, Any] = {"xytext": (12, 0)} if ends else {"xytext": (-12, 0), "ha": "right"}
+        look = {"textcoords": "offset points", "va": "center", "color": INK, "fontsize": 12}
+        axes.annotate(way, (places[-1], accuracies[-1]), **look, **beside)
     axes.set_xticks(range(len(decays)), [f"{float(decay):.0e}".replace("e-0", "e-") for decay in decays])
     axes.set_xlim(-0.15, len(decays) - 0.25)
     axes.set_xlabel("weight decay")
@@ -34,14 +35,15 @@ def over_decay(rows: Sequence[Record]) -> str:
 
 
 def over_the_map(rows: Sequence[Record]) -> str:
-    """By how much RepOpt is ahead of others: a row of panels for each way to its scales, a column for each share."""
+    """By how much RepOpt is ahead of others: a column for each share, a row for each model and way to its scales."""
     shares, epochs = WHERE.order["share"], WHERE.order["epochs"]
-    figure, panels = new_panels(len(_OURS), len(shares), width=250, height=240, sharey=True)
-    for (ours, row), (column, share) in product(zip(_OURS, panels, strict=True), enumerate(shares)):
+    trained_by = [*product(_MODELS, _OURS)]
+    figure, panels = new_panels(len(trained_by), len(shares), width=250, height=220, sharey=True)
+    for ((size, ours), row), (column, share) in product(zip(trained_by, panels, strict=True), enumerate(shares)):
         axes, trained = row[column], []
         axes.axhline(0, color=INK, linewidth=1)
         for place, length in enumerate(epochs):
-            cell = matching(rows, share=share, epochs=length)
+            cell = matching(rows, model=f"repopt_vgg_{size}", share=share, epochs=length)
             lines = {way: WHERE.at_best(matching(cell, way=way)) for way in (ours, *_OTHERS)}
             trained.append(mean(lines[ours], "train_accuracy"))
             for series, way in enumerate(_OTHERS):
@@ -55,8 +57,11 @@ def over_the_map(rows: Sequence[Record]) -> str:
             for length, right in zip(epochs, trained, strict=True)
         ]
         axes.set_xticks(range(len(epochs)), labels)
-        axes.set_title(f"{ours}, {share} of the data", loc="left", color=MUTED, fontsize=12)
-        axes.set_xlabel("epochs, and training accuracy")
+        axes.set_xlim(-0.4, len(epochs) - 0.6)
+        title = f"{size.upper()}, {ours.removeprefix('RepOpt, ')}: {share} of the data"
+        axes.set_title(title, loc="left", color=MUTED, fontsize=12)
+        if row is panels[-1]:
+            axes.set_xlabel("epochs, and training accuracy")
         if not column:
             axes.set_ylabel("points ahead")
     key(panels[0][0], [f"of {way}" for way in _OTHERS])

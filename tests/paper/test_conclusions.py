@@ -20,14 +20,14 @@ ALIKE = replace(AHEAD, alike=True)
         (0.4, 0.25, 8, False, True),  # within two standard errors
         (0.4, 0.25, 7, False, False),
         (-0.6, 0.25, 8, False, False),
-        (1.3, 0.26, 4, True, False),  # five standard errors
-        (-1.3, 0.26, 4, False, False),
-        (1.2, 0.26, 9, False, False),
+        (1.25, 0.25, 4, True, False),  # five standard errors
+        (-1.25, 0.25, 4, False, False),
+        (9.0, 0.26, 9, False, False),
         (0.1, 0.26, 9, False, False),
         (9.0, None, 2, False, False),
     ],
 )
-def test_a_conclusion_needs_a_small_error_of_enough_seeds_or_five_errors(mean, error, trainings, ahead, alike):
+def test_a_conclusion_needs_a_small_error_and_enough_seeds_or_five_errors(mean, error, trainings, ahead, alike):
     gap = Gap(mean=mean, error=error)
     assert (AHEAD.is_settled(gap, trainings), ALIKE.is_settled(gap, trainings)) == (ahead, alike)
 

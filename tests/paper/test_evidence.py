@@ -137,10 +137,10 @@ def test_stages_have_one_scale_for_each_kind_of_branch():
         }
 
 
-def test_the_map_has_a_panel_for_each_share_of_the_data():
+def test_the_map_has_a_panel_for_each_model_and_share_of_the_data():
     pytest.importorskip("matplotlib", reason="needs the extra report")
     ways = ("plain SGD", "Dirac", "RepOpt, searched")
-    cell = {"share": "100%", "epochs": "15", "rate": "0.1", "train_accuracy": "50"}
+    cell = {"model": "repopt_vgg_a0", "share": "100%", "epochs": "15", "rate": "0.1", "train_accuracy": "50"}
     rows = [
         {**cell, "way": way, "seed": str(seed), "val_accuracy": str(40 + 3 * place + seed)}
         for place, way in enumerate(ways)
@@ -148,8 +148,8 @@ def test_the_map_has_a_panel_for_each_share_of_the_data():
     ]
     assert set(ways) <= set(WHERE.order["way"])
     found = over_the_map(rows)
-    for scales, share in product(("searched", "learned"), WHERE.order["share"]):
-        assert f">RepOpt, {scales}, {share} of the data<" in found
+    for size, scales, share in product(("B0", "A0"), ("searched", "learned"), WHERE.order["share"]):
+        assert f">{size}, {scales}: {share} of the data<" in found
     assert found.count(">50%<") == 1  # the training accuracy of the one cell that is known
 
 
