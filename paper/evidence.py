@@ -3,7 +3,7 @@
 A learning rate is chosen on seed 0, and what is reported is measured on the others, where there are any.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -123,16 +123,15 @@ TABLE4_CPU = Table(
 
 # {share of the data: images}; epochs are passes over these
 _SHARES = {"10%": 5_000, "50%": 25_000, "100%": None}
-# a cell of the map: model, share and epochs
-_CELLS = [
-    *product(("b0",), ("100%",), (15, 5, 40)),
-    *product(("b0",), ("10%", "50%"), (5, 15, 40)),
-    ("b0", "10%", 120),
-]
 _FEW = ("plain SGD", "Dirac", "RepOpt, searched", LEARNED, TENTH, "RepVGG")
-# another model, for a few of the ways; frozen at 10% in the first cells alone
-_OF_FEW = [*product(("a0",), ("100%",), (15, 40)), *product(("a0",), ("100%",), (5,))]
-_OF_FEW += [*product(("a0",), ("50%", "10%"), (5, 15, 40)), ("a0", "10%", 120)]
+_FIVE = tuple(name for name in _FEW if name != TENTH)
+# {a cell of the map, which is a model, a share and epochs: its ways}
+_CELLS: Mapping[tuple[str, str, int], Iterable[str]] = {
+    **dict.fromkeys(product(("b0",), ("100%",), (15, 5, 40)), WAYS),
+    **dict.fromkeys([*product(("b0",), ("10%", "50%"), (5, 15, 40)), ("b0", "10%", 120)], WAYS),
+    **dict.fromkeys(product(("a0",), ("100%",), (15, 40)), _FEW),
+    **dict.fromkeys([("a0", "100%", 5), *product(("a0",), ("50%", "10%"), (5, 15, 40)), ("a0", "10%", 120)], _FIVE),
+}
 # the longest, for these ways at the learning rate that was best at 40 epochs on all data; B0's Dirac has two, level
 _LONGEST = {
     "b0": {"plain SGD": 0.1, "Dirac": 0.1, "RepOpt, searched": 0.2, LEARNED: 0.2, TENTH: 0.1, "RepVGG": 0.2},
@@ -147,10 +146,9 @@ WHERE = Table(
     trainings=[
         *(
             training
-            for cell in [*_CELLS, *_OF_FEW]
-            for size, share, epochs in [cell]
+            for (size, share, epochs), names in _CELLS.items()
             for training in trainings(
-                WAYS if cell in _CELLS else {name: WAYS[name] for name in _FEW if name != TENTH or cell in _OF_FEW[:2]},
+                {name: WAYS[name] for name in names},
                 mini64(epochs, size, _SHARES[share]),
                 share=share,
                 epochs=epochs,
