@@ -10,7 +10,8 @@ from paper.view import Gap, Wanted
 
 _SMALL = 0.25  # points: the standard error that a conclusion may rest on
 _ENOUGH = 8  # trainings of both together: of fewer, two standard errors say too little
-_CLEAR = 5  # standard errors from zero: a difference that is as clear needs fewer
+_FEWEST = 6  # where the difference is _CLEAR standard errors: of four, two may agree by chance
+_CLEAR = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,7 @@ class Conclusion:
         if gap.error is None:
             return False
         clear = not self.alike and abs(gap.mean) >= _CLEAR * gap.error
-        enough = clear or trainings >= _ENOUGH
+        enough = trainings >= (_FEWEST if clear else _ENOUGH)
         return enough and gap.error <= _SMALL and gap.side == (0 if self.alike else 1)
 
 

@@ -20,8 +20,9 @@ ALIKE = replace(AHEAD, alike=True)
         (0.4, 0.25, 8, False, True),  # within two standard errors
         (0.4, 0.25, 7, False, False),
         (-0.6, 0.25, 8, False, False),
-        (1.25, 0.25, 4, True, False),  # five standard errors
-        (-1.25, 0.25, 4, False, False),
+        (1.25, 0.25, 6, True, False),  # five standard errors
+        (1.25, 0.25, 5, False, False),
+        (-1.25, 0.25, 6, False, False),
         (9.0, 0.26, 9, False, False),
         (0.1, 0.26, 9, False, False),
         (9.0, None, 2, False, False),
