@@ -10,6 +10,7 @@ Branch addition changes the central position alone, so the standard deviation is
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +23,10 @@ from repopt.models.saved import read_saved
 from repopt.models.staged import StagedNet
 from repopt.models.vgg import PlainBlock
 from repopt.plans.patterns import listed
-from repopt.plans.scales import Scales
-from repopt.surgery.conversion import merge
-from repopt.train.methods import make_subject
+from repopt.train.best_weights import finished_model
+from repopt.train.methods import Method, make_subject
+from repopt.train.records import read_info
+from repopt.train.resuming import starting_scales
 from repopt.train.runs import load_run, read_json, run_recipe
 
 POSITIONS = ("overall", "central", "surrounding")
@@ -77,18 +79,23 @@ def spreads(trained: Tensor, start: Tensor) -> dict[str, float]:
 
 
 def starting_model(folder: str | Path) -> nn.Module:
-    """The model of a finished run before its first step, drawn again from its seed; search and CSLA models merged."""
+    """The model of a finished run before its first step, drawn again from its seed; its branches are merged."""
     folder = Path(folder)
-    saved, run, recipe = read_saved(folder), read_json(folder, "run.json"), run_recipe(folder)
+    saved, run, recipe = read_saved(folder), read_info(folder), run_recipe(folder)
     with torch.random.fork_rng(devices=[]):  # the caller's own draws stay what they were
         torch.manual_seed(recipe.seed)
         model = create_model(saved.model, kernel=recipe.kernel, **saved.options)
-        if run["weights"] is not None:
-            load_checkpoint(model, Path(run["weights"]))
-        scales = Scales.load(folder / "scales.safetensors") if run["method"] in ("repopt", "csla") else None
-        subject = make_subject(run["method"], model, recipe, scales=scales, drawn=run["weights"] is None)
-    started = merge(subject.model) if run["method"] in ("search", "csla") else subject.model
-    return started.eval()
+        if run.weights is not None:
+            load_checkpoint(model, Path(run.weights))
+        subject = make_subject(
+            cast(Method, run.method),
+            model,
+            recipe,
+            scales=starting_scales(folder, run, recipe),
+            drawn=run.weights is None,
+            branches=run.branches,
+        )
+    return finished_model(subject.model).eval()
 
 
 def find_layer(model: nn.Module, name: str | None = None) -> Layer:

@@ -1,5 +1,7 @@
 """Table 8 and appendix C: the spread of a kernel, on its way to deployment."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -16,6 +18,14 @@ from repopt.train.training import build, train_run
 CHANGES = {"epochs": 1, "warmup_epochs": 0, "batch_size": 16, "seed": 3, "size": 16, "kernel": "paper"}
 RECIPE = with_fields(load_recipe("demo"), CHANGES, "test")
 DATA = "fake:32,4,16"
+RUNS = {
+    "repopt": {"method": "repopt", "scales": "ones"},
+    "learned": {"method": "repopt", "scales": "learn", "recipe": replace(RECIPE, freeze_at=0.5)},
+    "acnet": {"method": "repopt", "scales": "ones", "branches": "acnet"},
+    "branches": {"method": "branches"},
+    "repvgg": {"method": "repvgg"},
+    "search": {"method": "search"},
+}
 
 
 def used(name, **options):
@@ -30,14 +40,13 @@ def used(name, **options):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """{method: (job, folder)} of runs of one epoch."""
+    """{name: (job, folder)} of runs of one epoch."""
     root, found = tmp_path_factory.mktemp("runs"), {}
-    for method in ("repopt", "repvgg", "search"):
+    for name, how in RUNS.items():
         options = {"depths": (1, 3), "widths": (8, 8), "stem": 4}
-        scales = "ones" if method == "repopt" else None
-        job = Job(method=method, model="repopt_vgg_nano", data=DATA, recipe=RECIPE, scales=scales, options=options)
-        train_run(job, root / method, device="cpu", quiet=True)
-        found[method] = (job, root / method)
+        job = Job(**{"model": "repopt_vgg_nano", "data": DATA, "recipe": RECIPE, "options": options, **how})
+        train_run(job, root / name, device="cpu", quiet=True)
+        found[name] = (job, root / name)
     return found
 
 
@@ -108,11 +117,11 @@ def test_a_layer_goes_by_the_name_of_its_block_or_of_a_module_in_it():
         find_layer(nn.Linear(2, 2))
 
 
-@pytest.mark.parametrize("method", ["repopt", "repvgg", "search"])
-def test_a_run_s_start_is_drawn_again_as_it_was(runs, method):
-    job, folder = runs[method]
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_s_start_is_drawn_again_as_it_was(runs, name):
+    job, folder = runs[name]
     built = build(job, load_data(DATA, size=16), torch.device("cpu")).model
-    expected = merge(built) if method == "search" else built
+    expected = merge(built) if name in ("learned", "branches", "search") else built
     started = starting_model(folder)
     assert all(torch.equal(value, started.state_dict()[name]) for name, value in expected.state_dict().items())
 

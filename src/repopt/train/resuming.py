@@ -14,7 +14,8 @@ from repopt.train.job import Job
 from repopt.train.loop import Trainer
 from repopt.train.methods import LEARN, METHODS, Method
 from repopt.train.notes import about_length
-from repopt.train.records import RunSummary, read_info, read_json
+from repopt.train.recipe import Recipe
+from repopt.train.records import RunInfo, RunSummary, read_info, read_json
 from repopt.train.runs import RunFolder, run_recipe
 
 
@@ -23,8 +24,6 @@ def recorded_job(job: Job, out: Path, epochs: int | None = None, *, trust: bool)
     run, recipe = read_info(out), run_recipe(out)
     check_trust(run.model, out, trust=trust or run.model == job.model)
     recipe = recipe if epochs is None else dataclasses.replace(recipe, epochs=epochs)
-    scales = out / "scales.safetensors"
-    has_scales = scales.exists() and run.method != "search"
     # without a checkpoint the run starts over, from the weights that it was given
     weights = None if run.weights is None or has_checkpoint(out) else Path(run.weights)
     return dataclasses.replace(
@@ -38,8 +37,16 @@ def recorded_job(job: Job, out: Path, epochs: int | None = None, *, trust: bool)
         branches=run.branches,
         recipe=recipe,
         weights=weights,
-        scales=LEARN if recipe.freeze_at else Scales.load(scales) if has_scales else None,
+        scales=starting_scales(out, run, recipe),
     )
+
+
+def starting_scales(out: Path, run: RunInfo, recipe: Recipe) -> Scales | str | None:
+    """Those that a run was started with, not those that it found."""
+    if recipe.freeze_at:
+        return LEARN
+    file = out / "scales.safetensors"
+    return Scales.load(file) if file.exists() and run.method != "search" else None
 
 
 def _known_method(method: str, out: Path) -> Method:
