@@ -141,18 +141,15 @@ def read_coco(
     return BoxedImages(pixels=pixels, boxes=boxes, labels=labels, classes=names)
 
 
-def read_cityscapes(
-    path: Path, split: Split, *, size: tuple[int, int] = (256, 512), limit: int | None = None
-) -> Scenes:
+def read_cityscapes(path: Path, split: Split, *, size: tuple[int, int] = (256, 512)) -> Scenes:
     """Reads Cityscapes.
 
     Args:
         path: the folder with leftImg8bit/ and gtFine/.
         split: train or val.
         size: height and width that every image is resized to.
-        limit: keep the first that many images.
     """
-    images = sorted((path / "leftImg8bit" / split).glob("*/*_leftImg8bit.png"))[:limit]
+    images = sorted((path / "leftImg8bit" / split).glob("*/*_leftImg8bit.png"))
     if not images:
         raise FileNotFoundError(
             f"there is no leftImg8bit/{split}/CITY/*_leftImg8bit.png in {str(path)!r}, as Cityscapes has it"

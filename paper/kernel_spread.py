@@ -22,7 +22,7 @@ from repopt.models.repvgg import RepVGGBlock
 from repopt.models.saved import read_saved
 from repopt.models.staged import StagedNet
 from repopt.models.vgg import PlainBlock
-from repopt.plans.patterns import listed
+from repopt.plans.wording import listed
 from repopt.train.best_weights import finished_model
 from repopt.train.methods import Method, make_subject
 from repopt.train.records import read_info

@@ -210,13 +210,13 @@ def pages() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def draw_figures(results: Path = RESULTS) -> None:
+def draw_figures() -> None:
     """Draws all figures of docs/figures.
 
     Raises:
         ImportError: matplotlib is not installed.
     """
-    for name, svg in _figures(results):
+    for name, svg in _figures(RESULTS):
         (ROOT / "docs" / "figures" / f"{name}.svg").write_text(standing_alone(svg))
 
 
@@ -270,12 +270,12 @@ def _step_ratios(rows: Sequence[Record]) -> dict[str, dict[str, float]]:
     }
 
 
-def write_pages(results: Path = RESULTS) -> list[Path]:
+def write_pages() -> list[Path]:
     """Fills all pages; returns those that changed."""
     changed = []
     for path in pages():
         before = path.read_text()
-        after = fill(before, results)
+        after = fill(before)
         if after != before:
             with replacing(path) as unfinished:
                 unfinished.write_text(after)

@@ -18,7 +18,7 @@ from paper.dense_data import Split, placed
 from paper.dense_tasks import DenseTask, Detection, Segmentation, cost, fine_tuned
 from paper.jobs import Lines, Scope, Training
 from paper.tables import Table
-from paper.view import SEEDS, Column, Line, accuracy, matching, mean, minus, papers, text, values
+from paper.view import SEEDS, Column, accuracy, minus, number, papers, text
 from paper.workshop import ENVIRONMENT, Workshop
 from repopt.device import environment
 from repopt.plans.planning import Plan, plan
@@ -170,12 +170,8 @@ def _libraries() -> str:
 
 def _cost_column(heading: str, column: str, form: str, per: float = 1) -> Column:
     """A figure of the row that has the arm's cost."""
-
-    def cell(line: Line) -> str:
-        rows = matching(line.tried, what="cost")
-        return form.format(mean(rows, column) / per) if values(rows, column) else ""
-
-    return Column(heading, cell)
+    shown = number(column, heading, form, per, what="cost")
+    return Column(heading, lambda line: shown.cell(replace(line, rows=line.tried)))
 
 
 TABLE7 = Table(

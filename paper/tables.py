@@ -131,7 +131,7 @@ def rows_left(table: Table, scope: Scope, path: Path, only: str = "*") -> tuple[
     """The rows to measure, of those whose names match a pattern such as `RepOpt*`, and how many are there."""
     rows = table.rows(scope)
     wanted = [row for row in rows if fnmatch.fnmatch(row.name, only)]
-    if not wanted:
+    if rows and not wanted:
         raise ValueError(f"{path.stem} has no row named {only!r}; one is {rows[0].name!r}")
     records = read_rows(path)
     candidates = table.candidates(scope)

@@ -84,7 +84,11 @@ BAD_MODELS = {
         "bad_m:net has lazy modules (LazyLinear): let its factory run one batch through it",
     ),
     "an argument without =": (None, f"{OTHER} timm:resnet18 --model-args width", "--model-args takes key=value"),
-    "an argument twice": (None, f"{OTHER} timm:resnet18 --model-args a=1 a=2", "gives 'a' twice"),
+    "an argument twice": (
+        None,
+        f"{OTHER} timm:resnet18 --model-args a=1 a=2",
+        "the model's a is given twice: leave a=2 out",
+    ),
     "an argument that timm does not know": (None, f"{OTHER} timm:resnet10t --model-args colour=1", "'colour'"),
     "an argument that our model does not know": (None, f"{TINY} --model-args colour=1", "no option 'colour'"),
     "an argument that our factory does not know": (

@@ -145,6 +145,10 @@ BAD = {
     "nothing to resume": ("train --resume --out x", "there is no run in 'x' to resume"),
     "a run as weights": ("train --weights trained --method sgd --out x", "'trained' is a folder: give the file in it"),
     "no gates": ("train --model repopt_ghostnet_050 --se --out x", "repopt_ghostnet_050 has no option 'se'; it has"),
+    "strides twice": (
+        "search --strides 1 1 1 1 1 --model-args strides=2,2,2,2,2 --out x",
+        "the model's strides is given twice: leave strides=2,2,2,2,2 out of --model-args",
+    ),
     "real branches": ("train --model repvgg_nano --out x", "give --model repopt_vgg_nano, and --method repvgg"),
     "scales of another size": ("train --scales repopt_vgg_b1 --out x", "searched for repopt_vgg_b1"),
     "a folder as a model": (

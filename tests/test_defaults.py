@@ -12,13 +12,13 @@ import torch
 from data.pictures import picture
 from interrupted import interrupt_in
 from made_up import small_job
-from repopt.cli import main
+from repopt.cli import _base_recipe, main
 from repopt.cli.search import _check_place
 from repopt.data.survey import Survey, survey
 from repopt.plans.scales import Scales
 from repopt.train.auto_recipe import auto_recipe, recipe_for
 from repopt.train.best_weights import BEST
-from repopt.train.notes import about_accuracy, about_search, accuracy_of_guessing
+from repopt.train.notes import about_accuracy, about_auto, about_search, accuracy_of_guessing
 from repopt.train.recipe import demo, imagenet, lr_at, search, small, with_batch_for
 from repopt.train.runs import evaluate_run, run_data, run_recipe
 from repopt.train.training import train_run
@@ -123,6 +123,18 @@ def test_a_survey_counts_what_is_trained_on_and_measures_the_shorter_side(photos
     assert 70 <= found.side <= 90
     assert survey(photos, limit=10).images == 10
     assert auto_recipe(str(photos), limit=10).epochs == 300
+
+
+def test_the_recipe_follows_the_last_of_several_flags():
+    given = ["--data", "digits", "--data=photos", "--data", "fake:8,2,8"]
+    assert _base_recipe("train", given) == auto_recipe("fake:8,2,8") != auto_recipe("digits")
+
+
+def test_what_auto_chose_names_all_that_changes_the_images():
+    plain = dataclasses.replace(demo(), crop_padding=0, flip=False, randaugment=None, resized_crop=None)
+    assert about_auto(plain).endswith(", no augmentation")
+    changed = dataclasses.replace(plain, color_jitter=0.4, erasing=0.5, mixup=0.2)
+    assert about_auto(changed).endswith(", colour jitter, erasing, mixup")
 
 
 @pytest.mark.parametrize(

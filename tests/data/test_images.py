@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -11,6 +13,16 @@ def test_a_balanced_choice_takes_as_many_of_each_class_as_there_are():
     assert rows.unique().tolist() == rows.tolist()
     assert torch.equal(rows, balanced(labels, 33))
     assert balanced(labels, 1000).tolist() == list(range(103))
+
+
+def test_images_and_their_files_are_taken_by_rows_or_by_a_mask():
+    labels = torch.tensor([3, 4, 5])
+    held = Images(pixels=torch.arange(9, dtype=torch.uint8).view(3, 3, 1, 1), labels=labels)
+    files = ImageFiles(paths=(Path("a"), Path("b"), Path("c")), labels=labels)
+    for rows in (torch.tensor([0, 2]), torch.tensor([True, False, True])):
+        assert held.take(rows).pixels.flatten().tolist() == [0, 1, 2, 6, 7, 8]
+        assert files.take(rows).paths == (Path("a"), Path("c"))
+        assert held.take(rows).labels.tolist() == files.take(rows).labels.tolist() == [3, 5]
 
 
 def test_a_smaller_choice_is_part_of_a_larger_one():

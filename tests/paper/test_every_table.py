@@ -185,6 +185,10 @@ def test_a_row_is_not_missing_where_its_setting_has_as_many_other_seeds(tmp_path
     assert [first in texts for texts in names] == [False, True]
 
 
+def test_seeds_that_a_table_has_no_row_of_leave_nothing_to_do(tmp_path):
+    assert rows_left(table_named("histograms"), Scope(seeds=(1,)), tmp_path / "histograms.csv") == ([], 0)
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "multipliers"])  # which needs none
 def test_without_its_data_a_table_says_which_flag_is_missing(name, tmp_path):
     with pytest.raises(ValueError, match=r"^this table needs data: give --(cifar100|imagenette|mini64), the folder"):

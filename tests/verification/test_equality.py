@@ -182,6 +182,17 @@ def test_a_model_whose_output_is_not_one_tensor_is_refused():
         repopt.verify(net, plan, sgd, inputs=torch.ones(1, 2))
 
 
+def test_a_model_that_fails_without_a_word_is_said_to_fail_by_the_kind_of_error():
+    class Silent(nn.Module):
+        def forward(self, x):
+            raise AssertionError
+
+    net = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), Silent())
+    plan = repopt.plan(net, {"0": [Conv(3), Identity()]}, scales="depth")
+    with pytest.raises(RuntimeError, match=r"inputs of shape \(1, 4, 8, 8\): AssertionError$"):
+        repopt.verify(net, plan, sgd, inputs=torch.zeros(1, 4, 8, 8))
+
+
 def test_training_that_is_not_finite_is_no_equality():
     net, plan = net_and_plan()
     report = repopt.verify(net, plan, lambda params: torch.optim.SGD(params, lr=float("nan")), reference=sgd, steps=3)

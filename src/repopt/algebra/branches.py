@@ -75,7 +75,7 @@ class Placement:
     taps: tuple[EllipsisType | slice, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        extents = [(taps - 1) * dilation + 1 for taps, dilation in zip(self.kernel_size, self.dilation, strict=True)]
+        extents = self.extents
         margin = [(whole - extent) // 2 for whole, extent in zip(self.operator.kernel_size, extents, strict=True)]
         found = {
             "conv_shape": (self.operator.out_channels, self.operator.in_channels // self.groups, *self.kernel_size),
@@ -89,6 +89,11 @@ class Placement:
     def kernel_shape(self) -> tuple[int, ...]:
         """The shape of the tensor that is trained: an identity has one number per channel."""
         return self.conv_shape[:1] if self.is_identity else self.conv_shape
+
+    @property
+    def extents(self) -> list[int]:
+        """The taps that the branch spans, with those that a dilated one leaves out."""
+        return [(taps - 1) * dilation + 1 for taps, dilation in zip(self.kernel_size, self.dilation, strict=True)]
 
     @property
     def is_identity(self) -> bool:
@@ -199,9 +204,7 @@ def _groups(branch: Conv, operator: Operator, name: str) -> int:
 
 
 def _check_centred(placement: Placement, name: str) -> None:
-    extents = [
-        (taps - 1) * dilation + 1 for taps, dilation in zip(placement.kernel_size, placement.dilation, strict=True)
-    ]
+    extents = placement.extents
     spares = [whole - extent for whole, extent in zip(placement.operator.kernel_size, extents, strict=True)]
     inside = f"the {spell(placement.operator.kernel_size)} kernel of {name!r}"
     if any(spare < 0 for spare in spares):

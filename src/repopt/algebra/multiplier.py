@@ -25,13 +25,11 @@ class Multiplier:
         shape: of the kernel held here.
         taps: what the branches that fill the operator's groups contribute, (rows or 1, 1, *taps).
         diagonals: what every other branch contributes.
-        first: the number of the first row held here.
     """
 
     shape: tuple[int, ...]
     taps: Tensor
     diagonals: tuple[Entries, ...]
-    first: int = 0
 
     def dense(self) -> Tensor:
         """M at the full size of the kernel."""
@@ -81,5 +79,4 @@ def grad_mult(
             for entries in branches
             if not entries.placement.fills_groups
         ),
-        first=0 if rows is None else rows.start,
     )

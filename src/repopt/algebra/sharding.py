@@ -40,6 +40,12 @@ def local_rows(tensor: Tensor) -> tuple[Tensor, range | None]:
     return local, range(first, first + local.shape[0])
 
 
+def write_rows_(tensor: Tensor, whole: Tensor) -> None:
+    """Fills the part of a tensor that this rank holds."""
+    local, rows = local_rows(tensor)
+    local.copy_(whole if rows is None else whole[rows.start : rows.stop])
+
+
 def like_shard(tensor: Tensor, local: Tensor) -> Tensor:
     """Rows held here as a tensor that is distributed as another one is."""
     if not is_sharded(tensor):

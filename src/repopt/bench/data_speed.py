@@ -17,7 +17,8 @@ import torch
 from repopt.bench.train_cost import measure_training
 from repopt.data import Augmentation, DataSet, Images, TrainBatches, load_data
 from repopt.data.datasets import kind_of
-from repopt.data.folder import read_folder
+from repopt.data.folder import read_splits
+from repopt.data.images import balanced
 from repopt.data.loaders import Batch
 from repopt.data.processes import cores, decode
 from repopt.train.branch_choice import BranchChoice
@@ -101,8 +102,9 @@ def measure_data(
 
 
 def _decoding(path: Path, size: int, limit: int | None) -> DataSpeed:
-    splits = read_folder(path, size=size, limit=limit, resident=0)  # the names of the files alone
-    paths = [name for files in (splits.train, splits.val) if not isinstance(files, Images) for name in files.paths]
+    files = read_splits(path)
+    parts = [each if limit is None else each.take(balanced(each.labels, limit)) for each in (files.train, files.val)]
+    paths = [name for part in parts for name in part.paths]
     start = time.perf_counter()
     decode(paths, size)
     return _speed("decoding", size, len(paths), time.perf_counter() - start)

@@ -61,7 +61,7 @@ def inference_speed(
     return calls * batch_size / statistics.median(timings)
 
 
-def seconds_taken(call: float, seconds: float = SECONDS) -> float:
+def seconds_taken(call: float) -> float:
     """What `inference_speed` takes, where a call takes so long.
 
     Example:
@@ -70,7 +70,7 @@ def seconds_taken(call: float, seconds: float = SECONDS) -> float:
         >>> seconds_taken(2.0)  # longer than a timing is to be
         14.0
     """
-    return (_WARM + 1) * call + TIMINGS * max(call, seconds)
+    return (_WARM + 1) * call + TIMINGS * max(call, SECONDS)
 
 
 def _as_graph(called: Callable[[torch.Tensor], object], images: torch.Tensor) -> Callable[[torch.Tensor], object]:

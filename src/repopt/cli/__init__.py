@@ -265,7 +265,8 @@ def _base_recipe(command: str, given: list[str]) -> Any:
 
 
 def _value(given: list[str], flag: str) -> str | None:
-    for number, word in enumerate(given):
+    """The last one that is given, which counts."""
+    for number, word in reversed([*enumerate(given)]):
         if word.startswith(f"{flag}="):
             return word.partition("=")[2]
         if word == flag and number + 1 < len(given):

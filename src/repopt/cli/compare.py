@@ -18,7 +18,7 @@ from repopt.compare.ways import chosen_ways, shipped_scales
 from repopt.data import load_data
 from repopt.device import chosen_device, environment
 from repopt.files import replacing
-from repopt.plans.patterns import counted
+from repopt.plans.wording import counted
 from repopt.train.auto_recipe import auto_recipe
 from repopt.train.branch_choice import read_choice
 from repopt.train.notes import about_auto, about_batch, about_data, accuracy_of_guessing

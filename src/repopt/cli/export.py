@@ -5,7 +5,7 @@ from pathlib import Path
 import tyro
 
 from repopt.export import Exported, FormatName, export_run
-from repopt.plans.patterns import joined
+from repopt.plans.wording import joined
 
 
 def export(

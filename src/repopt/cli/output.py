@@ -21,15 +21,15 @@ def table(first: str, *numbers: str, title: str | None = None) -> Table:
     return made
 
 
-def model_options(given: tuple[str, ...]) -> dict[str, Any]:
+def model_options(given: tuple[str, ...], strides: Strides | None = None) -> dict[str, Any]:
     """The arguments of a model from key=value: numbers, several with commas between them, true, false or text."""
-    options = dict[str, Any]()
+    options: dict[str, Any] = {} if strides is None else {"strides": strides}
     for word in given:
         key, equals, value = word.partition("=")
         if not equals or not key.isidentifier():
             raise ValueError(f"--model-args takes key=value, as in 'drop_path_rate=0.1', not {word!r}")
         if key in options:
-            raise ValueError(f"--model-args gives {key!r} twice: leave one out")
+            raise ValueError(f"the model's {key} is given twice: leave {word} out of --model-args")
         parts = [_typed(part) for part in value.split(",")]
         several = len(parts) > 1 and all(isinstance(part, int | float) for part in parts)
         options[key] = tuple(parts) if several else _typed(value)

@@ -70,7 +70,7 @@ def search(
         recipe=fields,
         limit=limit,
         broken=broken,
-        options={**({} if strides is None else {"strides": strides}), **model_options(model_args)},
+        options=model_options(model_args, strides),
         branches=read_choice(branches),
     )
     notes = notes_before(job, out, auto=recipe == "auto", resume=resume)

@@ -68,8 +68,7 @@ def train(
     """
     if scales is not None and method not in ("repopt", "csla") and not resume:
         raise ValueError(f"the method {method} has no scales: leave --scales out, or give --method repopt")
-    planned, options = read_choice(branches), model_options(model_args)
-    options |= {} if strides is None else {"strides": strides}
+    planned, options = read_choice(branches), model_options(model_args, strides)
     shipped = shipped_scales(model, changed=bool(options.keys() - {"se"}) or planned is not None)
     default = shipped or "depth" if method in ("repopt", "csla") else None
     job = Job(

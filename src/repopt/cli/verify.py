@@ -8,7 +8,7 @@ from rich.table import Table
 
 from repopt.cli.output import check_seed, print_json
 from repopt.cli.screen import Screen
-from repopt.plans.patterns import counted
+from repopt.plans.wording import counted
 from repopt.verification.cases import CaseResult, run_matrix
 
 

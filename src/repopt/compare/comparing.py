@@ -25,7 +25,7 @@ from repopt.data import DataSet
 from repopt.files import read_as
 from repopt.models import as_deployed
 from repopt.models.saved import CONFIG
-from repopt.plans.patterns import counted
+from repopt.plans.wording import counted, first_line
 from repopt.quantize import Int8, QuantizeJob, quantize_run
 from repopt.quantize.ptq import check_installed
 from repopt.quantize.setting import Backend
@@ -104,7 +104,7 @@ def _int8(study: Study, data: DataSet) -> tuple[Backend | None, float, str]:
             job = study.job(study.ways[0], study.rates[0], study.recipe.seed)
             return backend, seconds_of_int8(job, data, setting), ""
         except Exception as error:  # of exporters, which raise anything
-            trouble = f"{study.model} cannot be quantized ({str(error).partition(chr(10))[0]})"
+            trouble = f"{study.model} cannot be quantized ({first_line(error)})"
     return None, 0.0, trouble
 
 
@@ -225,7 +225,7 @@ class _Work:
         try:
             return measure(run)
         except Exception as error:  # of exporters and of devices, which raise anything
-            self.say(f"{run.name}: {what} is missing, since {str(error).partition(chr(10))[0]}")
+            self.say(f"{run.name}: {what} is missing, since {first_line(error)}")
             return None
 
     def inference(self, run: Path) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 from repopt.compare.study import Study
 from repopt.compare.verdict import Measured, ranked
 from repopt.compare.ways import Way
-from repopt.plans.patterns import counted
+from repopt.plans.wording import counted
 from repopt.train.job import LEARNING, flags_without
 from repopt.train.methods import LEARN, plans_branches
 

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from repopt.plans.patterns import counted, joined
+from repopt.plans.wording import counted, joined
 from repopt.train.notes import as_guessing
 
 _NOISE = 2  # standard errors

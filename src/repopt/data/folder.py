@@ -21,7 +21,7 @@ from repopt.data.cached import cached
 from repopt.data.decoding import ENDINGS, OTHERS, sides
 from repopt.data.images import ImageFiles, Images, Splits, balanced, tenth
 from repopt.data.processes import decode, find_broken
-from repopt.plans.patterns import counted, listed
+from repopt.plans.wording import counted, listed
 
 SIZE = 224
 RESIDENT = 4 << 30
@@ -125,7 +125,7 @@ def read_splits(path: Path) -> SplitFiles:
         raise ValueError(
             f"{str(path)!r} has no folder 'val', and no class has two images, of which one could be held out: add some"
         )
-    train, val = (train.take(rows.nonzero()[:, 0]) for rows in (~held, held))
+    train, val = (train.take(rows) for rows in (~held, held))
     return SplitFiles(classes=classes, train=train, val=val, others=others, held_out=_digest(path, val))
 
 
@@ -238,7 +238,7 @@ def _without(faults: Mapping[int, str], train: ImageFiles, val: ImageFiles) -> t
         return train, val
     kept = torch.ones(len(train) + len(val), dtype=torch.bool)
     kept[list(faults)] = False
-    parts = train.take(kept[: len(train)].nonzero()[:, 0]), val.take(kept[len(train) :].nonzero()[:, 0])
+    parts = train.take(kept[: len(train)]), val.take(kept[len(train) :])
     for name, part in zip(("training", "validation"), parts, strict=True):
         if not len(part):
             raise ValueError(f"none of the {name} images can be read ({next(iter(faults.values()))}): replace them")

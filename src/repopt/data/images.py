@@ -61,6 +61,7 @@ class ImageFiles:
 
     def take(self, rows: Tensor) -> "ImageFiles":
         """Some of the files."""
+        rows = rows.nonzero()[:, 0] if rows.dtype == torch.bool else rows
         return ImageFiles(paths=tuple(self.paths[row] for row in rows.tolist()), labels=self.labels[rows])
 
 

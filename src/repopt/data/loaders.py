@@ -14,7 +14,7 @@ from torch import Tensor
 
 from repopt.data.augment import Augmentation, apply, draw, draw_operations, mixed_seed, scaled, scaling
 from repopt.data.images import ImageFiles, Images, middle, resized
-from repopt.plans.patterns import counted
+from repopt.plans.wording import counted
 
 if TYPE_CHECKING:
     from repopt.data.streaming import FileStream

@@ -26,6 +26,7 @@ from repopt.export.modules import Exported, check_target, compared, kept
 from repopt.files import read_as, seal_of
 from repopt.models import as_deployed
 from repopt.models.references import is_reference
+from repopt.plans.wording import first_line
 from repopt.quantize import Int8, calibration_batches, post_training
 from repopt.quantize.onnx_files import check_opset, need, onnx_runner
 from repopt.quantize.programs import OLD_PROGRAM, PROGRAM, load_program
@@ -229,8 +230,9 @@ def _check_fits(program: nn.Module, source: _Source, path: Path) -> None:
     try:
         found = program(images).shape
     except Exception as error:  # a program that fits its file may still be nonsense
-        first = str(error).partition("\n")[0]
-        raise ValueError(f"{str(path)!r} does not take the run's images ({first}): quantize the run again") from error
+        raise ValueError(
+            f"{str(path)!r} does not take the run's images ({first_line(error)}): quantize the run again"
+        ) from error
     if found != wanted:
         raise ValueError(f"{str(path)!r} is of another model, with {found[1:]} outputs: quantize the run again")
 

@@ -13,10 +13,10 @@ def parameters(model: nn.Module) -> int:
 
 
 @torch.no_grad()
-def multiply_adds(model: nn.Module, size: int = 224, channels: int = 3) -> int:
+def multiply_adds(model: nn.Module, size: int = 224) -> int:
     """Multiply-adds of one image in evaluation, by torch's counter on a copy that computes nothing."""
     counted = copied(model).to("meta").eval()
     with FlopCounterMode(display=False) as counter:
-        counted(torch.empty(1, channels, size, size, device="meta"))
+        counted(torch.empty(1, 3, size, size, device="meta"))
     total: int = counter.get_total_flops() // 2
     return total

@@ -14,6 +14,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from repopt.plans.copying import copied
 from repopt.plans.patterns import check_model
+from repopt.plans.wording import first_line
 from repopt.surgery.blocks import LinearAdditionBlock
 from repopt.surgery.norms import foldable
 from repopt.surgery.norms import norm_affine as norm_affine
@@ -81,7 +82,7 @@ def taken(model: nn.Module, images: Tensor) -> Any:
         kind = str(images.dtype).removeprefix("torch.")
         raise ValueError(
             f"this {type(model).__name__} does not take a batch of {' x '.join(map(str, images.shape))} {kind} "
-            f"({str(error).partition(chr(10))[0] or type(error).__name__})"
+            f"({first_line(error)})"
         ) from error
 
 

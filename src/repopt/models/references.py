@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from repopt.plans.copying import copied
+from repopt.plans.wording import first_line
 
 Factory = Callable[..., Any]
 
@@ -80,7 +81,7 @@ def make_referenced(reference: str, options: Mapping[str, Any]) -> nn.Module:
             made = factory(**options)
         except Exception as error:  # of any code at all
             given = ", ".join(f"{name}={value!r}" for name, value in options.items())
-            raise ValueError(f"{reference} cannot be made{given and f' with {given}'}: {_first_line(error)}") from error
+            raise ValueError(f"{reference} cannot be made{given and f' with {given}'}: {_reason(error)}") from error
     if not isinstance(made, nn.Module):
         raise TypeError(f"{reference} returns a {type(made).__name__}: a model's factory must return a torch module")
     return made
@@ -110,7 +111,7 @@ def check_fits(model: nn.Module, reference: str, *, shape: tuple[int, int, int],
     try:
         found = tried(torch.zeros(2, *shape))
     except Exception as error:  # of any code at all
-        raise ValueError(f"{reference} does not take images of {size} ({_first_line(error)})") from error
+        raise ValueError(f"{reference} does not take images of {size} ({_reason(error)})") from error
     if not isinstance(found, Tensor):
         raise TypeError(f"{reference} returns a {type(found).__name__} in training: it must be one tensor of logits")
     if tuple(found.shape) != (2, classes):
@@ -152,7 +153,7 @@ def _module(name: str) -> ModuleType:
             raise ValueError(f"there is no module {error.name!r} here, and none that is installed") from error
         raise ImportError(f"{name!r} needs {error.name}, which is not installed") from error
     except Exception as error:  # of any code at all
-        raise ValueError(f"{name!r} cannot be imported ({type(error).__name__}: {_first_line(error)})") from error
+        raise ValueError(f"{name!r} cannot be imported ({type(error).__name__}: {_reason(error)})") from error
 
 
 @contextmanager
@@ -211,9 +212,7 @@ def _library(name: str) -> ModuleType:
             f"{name}: models need {missing}, not installed here: pip install -e '.[timm]' from a checkout"
         ) from error
     except RuntimeError as error:  # a CUDA build of torchvision beside a CPU build of torch
-        raise ImportError(
-            f"{name} is installed, but its import fails ({_first_line(error)}): mend that first"
-        ) from error
+        raise ImportError(f"{name} is installed, but its import fails ({_reason(error)}): mend that first") from error
 
 
 def _unknown(library: str, name: str, known: list[str]) -> str:
@@ -221,5 +220,5 @@ def _unknown(library: str, name: str, known: list[str]) -> str:
     return f"{library} has no model {name!r}" + (f"; it has {', '.join(near)}" if near else "")
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0].replace("()", "") or type(error).__name__
+def _reason(error: BaseException) -> str:
+    return first_line(error).replace("()", "")

@@ -10,7 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from torch import nn
 
 from repopt.algebra.branches import Branch
-from repopt.plans.patterns import Branches, clean, clean_modules, listed, matching_operators
+from repopt.plans.patterns import Branches, clean, clean_modules, matching_operators
+from repopt.plans.wording import listed
 
 
 def declaring_parts(model: nn.Module, method: str = "repopt_branches") -> dict[str, nn.Module]:

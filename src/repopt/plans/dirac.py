@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from repopt.algebra.csla import Convention, check_has_values, draw_
-from repopt.algebra.sharding import local_rows
+from repopt.algebra.sharding import write_rows_
 from repopt.plans.planning import Plan, check_plan
 
 
@@ -36,11 +36,11 @@ def dirac_init_(
     for name, module in modules.items():
         check_has_values(module.weight, name)
     for name, module in modules.items():
-        local, rows = local_rows(module.weight)
-        device = local.device if generator is None else generator.device
-        drawn = torch.empty(module.weight.shape, device=device, dtype=torch.promote_types(local.dtype, torch.float32))
+        weight = module.weight
+        device = weight.device if generator is None else generator.device
+        drawn = torch.empty(weight.shape, device=device, dtype=torch.promote_types(weight.dtype, torch.float32))
         draw_(drawn, kernel, generator)
         identity = next((placed for placed in plan.blocks[name].branches.values() if placed.is_identity), None)
         if identity is not None:
             identity.view(drawn).add_(1)
-        local.copy_(drawn if rows is None else drawn[rows.start : rows.stop])
+        write_rows_(weight, drawn)

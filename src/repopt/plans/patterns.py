@@ -5,12 +5,13 @@ match wins, and no match is an error. A function of name and module may choose i
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import nn
 
 from repopt.algebra.branches import Branch
 from repopt.algebra.operators import LinearOperator, check_weight, is_linear_operator
+from repopt.plans.wording import listed
 
 Branches = Mapping[str, Sequence[Branch]]
 Chooser = Callable[[str, LinearOperator], Sequence[Branch] | None]
@@ -58,23 +59,6 @@ def check_model(model: object, verb: str) -> None:
     """Raises unless this is a model."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"{verb} takes a model, not a {type(model).__name__}")
-
-
-def counted(number: float, thing: str) -> str:
-    """1 seed, 2 seeds, 10,000 images."""
-    return f"{number:,.12g} {thing}{'' if number == 1 else 's'}"
-
-
-def joined(words: Iterable[str]) -> str:
-    """a, b and c."""
-    *few, last = words
-    return f"{', '.join(few)} and {last}" if few else last
-
-
-def listed(names: Sequence[str] | Mapping[str, object], most: int = 5) -> str:
-    """Some names for a sentence, and how many more there are."""
-    shown = ", ".join(map(repr, list(names)[:most]))
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def chosen_operators(model: nn.Module, choose: Chooser) -> Chosen:

@@ -20,7 +20,7 @@ from repopt.algebra import csla
 from repopt.algebra.csla import Block, Convention, IdentityStart, Kernels, imagine
 from repopt.algebra.multiplier import Multiplier, grad_mult
 from repopt.algebra.operators import LinearOperator, check_weight, is_linear_operator, operator_of, spell
-from repopt.algebra.sharding import local_rows
+from repopt.algebra.sharding import local_rows, write_rows_
 from repopt.plans.declarations import declared_branches, declared_depths, left_out_of_parts
 from repopt.plans.patterns import (
     Branches,
@@ -29,13 +29,12 @@ from repopt.plans.patterns import (
     check_model,
     chosen_operators,
     clean_modules,
-    counted,
-    listed,
     matching_operators,
 )
 from repopt.plans.presets import preset_operators
 from repopt.plans.provenance import provenance
 from repopt.plans.scales import Scales
+from repopt.plans.wording import counted, listed
 
 _MADE = {"ones": Scales.ones, "depth": Scales.depth_init}  # scales that need no file
 
@@ -213,9 +212,7 @@ class Plan:
                 identity=scales.get(name, {}) if identity == "searched" else {},
                 generator=generator,
             )
-            local, rows = local_rows(weight)
-            whole = csla.equivalent_kernel(block, self.constants(name), kernels)
-            local.copy_(whole if rows is None else whole[rows.start : rows.stop])
+            write_rows_(weight, csla.equivalent_kernel(block, self.constants(name), kernels))
             drawn[name] = {branch: tensor.to(weight.dtype) for branch, tensor in kernels.items()}
         return drawn
 

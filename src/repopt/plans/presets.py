@@ -14,7 +14,8 @@ from torch.nn.modules.conv import _ConvNd
 
 from repopt.algebra.branches import Branch, Conv, Identity
 from repopt.algebra.operators import Operator, check_weight, is_linear_operator, operator_of, spell
-from repopt.plans.patterns import Chosen, check_not_shared, check_plain_forward, listed, once_each
+from repopt.plans.patterns import Chosen, check_not_shared, check_plain_forward, once_each
+from repopt.plans.wording import listed
 
 
 def _repvgg(operator: Operator) -> list[Branch]:

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from repopt.files import read_sealed, read_torch, write_sealed
 from repopt.plans.declarations import names_in_parts
-from repopt.plans.patterns import clean, counted
+from repopt.plans.patterns import clean
+from repopt.plans.wording import counted
 
 if TYPE_CHECKING:
     from repopt.plans.planning import Plan

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from repopt.files import replacing
+from repopt.plans.wording import first_line
 from repopt.quantize.quiet import quiet_logs
 
 _OLDEST_TORCH = "2.11"
@@ -166,12 +167,11 @@ def exporting(what: str, dtype: torch.dtype) -> Iterator[None]:
         cause: BaseException = error
         while isinstance(cause.__cause__, Exception):
             cause = cause.__cause__
-        first = str(cause).strip().partition("\n")[0] or type(cause).__name__
-        if "NOT_IMPLEMENTED" in first and dtype == torch.float64:
+        if "NOT_IMPLEMENTED" in str(cause) and dtype == torch.float64:
             raise RuntimeError(
                 "ONNX Runtime cannot compute this model in float64: give model.float() and a float32 example"
             ) from cause
-        raise RuntimeError(f"torch cannot export {what}: {first}") from cause
+        raise RuntimeError(f"torch cannot export {what}: {first_line(cause)}") from cause
 
 
 def check_opset(opset: int | None) -> None:
@@ -182,7 +182,7 @@ def check_opset(opset: int | None) -> None:
 
 def need(*packages: str) -> None:
     """Raises unless these packages, of the extra `int8`, can be imported, and torch is new enough for them."""
-    if torch.__version__ < _OLDEST_TORCH:
+    if packages and torch.__version__ < _OLDEST_TORCH:
         raise ImportError(f"INT8 and ONNX need torch {_OLDEST_TORCH} or newer, and this is {torch.__version__}")
     for package in packages:
         try:

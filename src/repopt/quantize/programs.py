@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 
 from repopt.files import read_sealed, write_sealed
+from repopt.plans.wording import first_line
 from repopt.quantize.pt2e import stay_in_eval_mode_
 from repopt.quantize.quiet import quiet_torchao
 
@@ -124,8 +125,7 @@ def _load_archive(path: Path, *, trust: bool) -> nn.Module:
         try:
             program: GraphModule = torch.export.load(path).module(check_guards=False)
         except Exception as error:  # a damaged archive breaks torch in many ways
-            first = str(error).partition("\n")[0]
-            raise ValueError(f"{str(path)!r} cannot be loaded ({first}): quantize the run again") from error
+            raise ValueError(f"{str(path)!r} cannot be loaded ({first_line(error)}): quantize the run again") from error
     stay_in_eval_mode_(program)
     program._forward_pre_hooks.clear()  # they insist on the exported size; the operators take any
     return program

@@ -20,7 +20,8 @@ from torch.utils._pytree import tree_leaves
 from repopt.models import as_deployed
 from repopt.models.folding import taken
 from repopt.plans.copying import copied
-from repopt.plans.patterns import check_model, joined
+from repopt.plans.patterns import check_model
+from repopt.plans.wording import first_line, joined
 from repopt.quantize.own_layers import own_layers_, share_weights
 from repopt.quantize.quiet import quiet_torchao
 from repopt.quantize.rounding import rounded_by_gptq
@@ -65,10 +66,9 @@ def prepare(model: nn.Module, example: Tensor, setting: Int8, *, training: bool 
                 own_layers_(captured)
             prepared: GraphModule = insert(captured, _quantizer(setting, training=training))
         except Exception as error:  # torch.export and torchao meet any code at all
-            why = str(error).strip().partition("\n")[0] or type(error).__name__
             raise RuntimeError(
-                f"torchao cannot quantize this {type(model).__name__} ({why}): calibrate it by ONNX Runtime instead, "
-                "with `repopt quantize --backend onnxruntime`"
+                f"torchao cannot quantize this {type(model).__name__} ({first_line(error)}): calibrate it by ONNX "
+                "Runtime instead, with `repopt quantize --backend onnxruntime`"
             ) from error
         if training:
             allow_exported_model_train_eval(prepared)

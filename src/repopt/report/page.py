@@ -8,7 +8,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from repopt.files import replacing
-from repopt.plans.patterns import joined
+from repopt.plans.wording import joined
 from repopt.report import figures
 from repopt.report.comparison import (
     METHODS,

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from repopt.files import check_file, replacing
+from repopt.plans.wording import first_line
 from repopt.train.records import read_json
 
 if TYPE_CHECKING:
@@ -248,7 +249,7 @@ def _cause(error: BaseException) -> str:
     """What went wrong, in one line; torch's writer hides the system's own error behind another."""
     behind = error.__context__ if isinstance(error.__context__, OSError) else error
     said = behind.strerror if isinstance(behind, OSError) else None
-    return said or str(behind).partition("\n")[0] or type(behind).__name__
+    return said or first_line(behind)
 
 
 def random_state(device: torch.device) -> dict[str, Any]:

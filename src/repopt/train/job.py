@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from repopt.plans.patterns import joined
 from repopt.plans.planning import ScalesLike
+from repopt.plans.wording import joined
 from repopt.train.branch_choice import BranchChoice
 from repopt.train.methods import LEARN, Method
 from repopt.train.recipe import Recipe

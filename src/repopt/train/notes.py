@@ -10,8 +10,8 @@ from torch import Tensor
 from repopt.data import DataSet
 from repopt.files import read_as, read_lines_as
 from repopt.models.saved import CONFIG
-from repopt.plans.patterns import counted, listed
 from repopt.plans.scales import Scales, shipped
+from repopt.plans.wording import counted, listed
 from repopt.train.recipe import Recipe, lr_at, usual_precision
 from repopt.train.records import RunConfig, ScalesRecord
 
@@ -24,13 +24,16 @@ _MOVED = 0.01  # of the scales, the least relative change
 def about_auto(recipe: Recipe) -> str:
     """What the recipe `auto` chose, with the flags applied."""
     size = "the images' own size" if recipe.size is None else f"{recipe.size} x {recipe.size} pixels"
-    crops = {
+    augmentation = {
         "random resized crops": recipe.resized_crop is not None,
         f"shifts of up to {recipe.crop_padding} pixels": recipe.crop_padding > 0,
         "flips": recipe.flip,
+        "colour jitter": recipe.color_jitter > 0,
         "RandAugment": recipe.randaugment is not None,
+        "erasing": recipe.erasing > 0,
+        "mixup": recipe.mixup > 0,
     }
-    chosen = ", ".join(name for name, on in crops.items() if on) or "no augmentation"
+    chosen = ", ".join(name for name, on in augmentation.items() if on) or "no augmentation"
     length = f"{counted(recipe.epochs, 'epoch')}, batches of {recipe.batch_size}, weight decay {recipe.weight_decay:g}"
     return f"the recipe auto takes {length}, {size}, {chosen}"
 

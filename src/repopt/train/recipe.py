@@ -22,8 +22,8 @@ from repopt.algebra.csla import Convention, IdentityStart
 from repopt.data import Augmentation
 from repopt.data.augment import Paint, RandAugments
 from repopt.files import read_as, read_text
-from repopt.plans.patterns import counted
 from repopt.plans.scales import Counting
+from repopt.plans.wording import counted
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Rules = Literal["both", "initialization", "iteration"]

@@ -5,6 +5,7 @@ but a recipe's: a field that this version does not know would train differently,
 """
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -197,8 +198,8 @@ class RunRecord:
     def images_per_second(self) -> float | None:
         if self.summary:
             return self.summary.images_per_second
-        found = sorted(epoch.images_per_second for epoch in self.epochs if epoch.images_per_second is not None)
-        return found[len(found) // 2] if found else None
+        found = [epoch.images_per_second for epoch in self.epochs if epoch.images_per_second is not None]
+        return statistics.median_high(found) if found else None
 
     @property
     def seconds(self) -> float:

@@ -35,7 +35,7 @@ from repopt.files import read_as, read_lines_as, remove_unfinished, replacing
 from repopt.models import create_model
 from repopt.models import load_checkpoint as load_weights
 from repopt.models.saved import CONFIG, read_saved
-from repopt.plans.patterns import counted
+from repopt.plans.wording import counted
 from repopt.train.best_weights import BEST
 from repopt.train.checkpoint import CHECKPOINT, PREVIOUS, RunState, has_checkpoint, load_checkpoint, save_checkpoint
 from repopt.train.distributed import joined

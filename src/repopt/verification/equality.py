@@ -22,9 +22,9 @@ from repopt.optim import RepOptimizer
 from repopt.optim.attachment import Route, attach
 from repopt.optim.clipping import clip_grad_norm_
 from repopt.plans.copying import copied
-from repopt.plans.patterns import counted
 from repopt.plans.planning import Plan, check_plan
 from repopt.plans.scales import Scales
+from repopt.plans.wording import counted, first_line
 from repopt.surgery.conversion import csla_blocks, csla_model
 from repopt.verification.waiting import counting
 
@@ -342,8 +342,8 @@ def _seeded(model: nn.Module, x: Tensor, step: int) -> Tensor:
     try:
         y = model(x)
     except Exception as error:
-        reason = str(error).partition("\n")[0]
-        raise RuntimeError(f"the model cannot take inputs of shape {tuple(x.shape)}: {reason}") from error
+        shape = tuple(x.shape)
+        raise RuntimeError(f"the model cannot take inputs of shape {shape}: {first_line(error)}") from error
     if not isinstance(y, Tensor):
         raise TypeError(f"verify compares models whose output is one tensor, not {type(y).__name__}")
     return y
