@@ -21,6 +21,7 @@ from repopt.files import append_csv, replacing
 from repopt.models import VGGSpec
 from repopt.report.figures import standing_alone
 from repopt.report.searched_scales import sampled_operator
+from repopt.train.records import check_distinct
 
 _Runs = tyro.conf.Positional[tuple[Path, ...]]
 _Rows = Sequence[Mapping[str, Any]]
@@ -139,11 +140,8 @@ def _named(runs: Sequence[Path]) -> dict[str, Path]:
     """The runs by their folders' names, or by the whole paths where two have the same."""
     if not runs:
         raise ValueError("there is nothing to analyze: give the folder of at least one finished run")
-    paths = [folder.resolve() for folder in runs]
-    twice = [str(folder) for folder, path in zip(runs, paths, strict=True) if paths.count(path) > 1]
-    if twice:
-        raise ValueError(f"the run {twice[0]!r} is given twice: name each folder once")
-    names = [path.name for path in paths]
+    check_distinct(runs)
+    names = [folder.resolve().name for folder in runs]
     return {name if names.count(name) == 1 else str(run): run for name, run in zip(names, runs, strict=True)}
 
 

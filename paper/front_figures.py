@@ -11,7 +11,7 @@ from paper.jobs import planned
 from paper.panels import labelled_bar
 from paper.view import METHODS, Record, groups, matching, mean, mean_and_error, values
 from repopt.plans.scales import Scales
-from repopt.report.figures import GRID, INK, MARKERS, MUTED, SERIES, key, new_figure, new_panels, to_svg
+from repopt.report.figures import GRID, INK, MARKERS, MUTED, SERIES, grid_across, key, new_figure, new_panels, to_svg
 
 _MODEL, _OPERATOR = "repopt_vgg_b0", "stage2.1.conv"
 _CHANNELS = 8  # in and out, of the multiplier that is drawn
@@ -58,8 +58,7 @@ def int8_bars(rows: Sequence[Record], ways: Sequence[str]) -> str:
     }
     figure, axes = new_figure(width=560, height=70 + 62 * len(trained))
     axes.set_xlim(0, 1.08 * max(values(rows, "float_accuracy")))
-    axes.grid(visible=False, axis="y")
-    axes.grid(axis="x", color=GRID, linewidth=0.6)
+    grid_across(axes)
     for height, each in enumerate(reversed(trained.values())):
         for series, (kind, by) in enumerate(_INT8.items()):
             measured = matching(each, backend="onnxruntime", weights=by, images="1000")
@@ -93,8 +92,7 @@ def compared(study: Mapping[str, Any]) -> str:
     methods = sorted(study["methods"], key=lambda each: float(each["accuracy"]))
     kinds = {"float": "", "INT8": "int8_"} if any(each["int8_accuracy"] for each in methods) else {"float": ""}
     figure, axes = new_figure(width=540, height=90 + 44 * len(methods))
-    axes.grid(visible=False, axis="y")
-    axes.grid(axis="x", color=GRID, linewidth=0.6)
+    grid_across(axes)
     for height, method in enumerate(methods):
         for series, kind in enumerate(kinds.values()):
             if method[f"{kind}accuracy"] is None:

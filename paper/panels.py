@@ -9,13 +9,13 @@ from torch import Tensor
 from paper.kernel_spread import POSITIONS, RunKernels, at_positions
 from paper.searches import Search
 from repopt.report.figures import (
-    GRID,
     INK,
     MUTED,
     PAPER,
     SERIES,
     draw_by_depth,
     draw_over_epochs,
+    grid_across,
     key,
     line,
     new_figure,
@@ -83,8 +83,7 @@ def labelled_bar(axes: "Axes", at: float, length: float, series: int, text: str,
 def step_costs(ratios: Mapping[str, Mapping[str, float]]) -> str:
     """How long a step takes, {optimizer: {"in a loop" or "as a CUDA graph": times stock}}, as bars."""
     figure, axes = new_figure(width=500, height=70 + 46 * len(ratios))
-    axes.grid(visible=False, axis="y")
-    axes.grid(axis="x", color=GRID, linewidth=0.6)
+    grid_across(axes)
     kinds = list(dict.fromkeys(kind for found in ratios.values() for kind in found))
     axes.set_xlim(0, 1.05 * max(found[kind] for found in ratios.values() for kind in kinds))
     for height, found in enumerate(list(ratios.values())[::-1]):

@@ -83,8 +83,7 @@ def final_accuracies(groups: Sequence[Group]) -> str | None:
     if len(rows) < 2:
         return None
     figure, axes = new_figure(height=max(255, 50 + 34 * len(rows)))
-    axes.grid(visible=False, axis="y")
-    axes.grid(axis="x", color=GRID, linewidth=0.6)
+    grid_across(axes)
     for height, (series, group) in enumerate(reversed(rows)):
         mean, deviation = mean_and_deviation(group.accuracies)
         colour = SERIES[series % len(SERIES)]
@@ -183,6 +182,12 @@ def new_figure(width: int = 380, height: int = 255) -> tuple["Figure", "Axes"]:
     """A figure with one pair of axes; the size counts in the units that the font's 13 does."""
     figure, panels = new_panels(1, 1, width=width, height=height)
     return figure, panels[0][0]
+
+
+def grid_across(axes: "Axes") -> None:
+    """Lines for what is read off along the bottom, as that of bars."""
+    axes.grid(visible=False, axis="y")
+    axes.grid(axis="x", color=GRID, linewidth=0.6)
 
 
 def new_panels(

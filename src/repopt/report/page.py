@@ -20,7 +20,7 @@ from repopt.report.comparison import (
     shared_fields,
 )
 from repopt.report.searched_scales import over_epochs, sampled_operator
-from repopt.train.records import RunInfo, RunRecord, read_run
+from repopt.train.records import RunInfo, RunRecord, check_distinct, read_run
 
 # fields of run.json that say how a run was made, with their names for a reader
 _ORIGIN = {"seed": "seeds", "kernel": "kernels at init", "hardware": "hardware", "threads": "threads"}
@@ -95,10 +95,7 @@ def write_report(
     out = Path(out)
     if not runs:
         raise ValueError("a report needs the folder of at least one run, and none was given")
-    paths = [Path(folder).resolve() for folder in runs]
-    twice = [str(folder) for folder, path in zip(runs, paths, strict=True) if paths.count(path) > 1]
-    if twice:
-        raise ValueError(f"the run {twice[0]!r} is given twice: name each folder once")
+    check_distinct(runs)
     if out.is_dir():
         raise ValueError(f"{str(out)!r} is a folder: name the page's file, as {str(out / 'report.html')!r}")
     text = render([read_run(folder) for folder in runs], title, overview)

@@ -251,6 +251,14 @@ def check_epochs(folder: Path, recorded: Iterable[int], trained: int) -> None:
         raise ValueError(f"{path!r} has no record of epoch {lost[0]}, which was trained: bring a copy back")
 
 
+def check_distinct(runs: Sequence[str | Path]) -> None:
+    """Raises where a folder is given twice."""
+    paths = [Path(folder).resolve() for folder in runs]
+    twice = [str(folder) for folder, path in zip(runs, paths, strict=True) if paths.count(path) > 1]
+    if twice:
+        raise ValueError(f"the run {twice[0]!r} is given twice: name each folder once")
+
+
 def read_info(folder: str | Path) -> RunInfo:
     return _read(Path(folder), "run.json", RunInfo)
 
