@@ -140,6 +140,7 @@ BAD = {
     "lr not positive": ("train --lr 0 --scales ones --out x", "the recipe's lr must be more than 0"),
     "epochs not positive": ("train --epochs 0 --scales ones --out x", "the recipe's epochs must be at least 1"),
     "unknown field": ("train --recipe mine.toml --scales ones --out x", "there is epochs"),
+    "optimizer that is not supported": ("train --optimizer LBFGS --scales ones --out x", "LBFGS is not supported: it"),
     "unknown recipe": ("search --recipe serch --out x", "there is no recipe 'serch'; there is search"),
     "out folder in use": ("train --scales ones --out trained", "there is a run in 'trained' already"),
     "nothing to resume": ("train --resume --out x", "there is no run in 'x' to resume"),

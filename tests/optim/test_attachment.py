@@ -74,6 +74,17 @@ def test_an_attached_optimizer_is_not_copied_or_pickled(copying, tmp_path):
         torch.save(optimizer, tmp_path / "optimizer.pt")
 
 
+@pytest.mark.parametrize("copying", [copy.deepcopy, copy.copy, pickle.dumps])
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.ASGD, torch.optim.AdamW])
+def test_a_handle_is_not_copied_or_pickled_while_it_is_attached(kind, copying):
+    net, plan = net_and_plan()
+    handle = repopt.attach(kind(net.parameters(), lr=0.1), plan)
+    with pytest.raises(TypeError, match="cannot be copied or pickled"):
+        copying(handle)
+    handle.detach()
+    copy.copy(handle)
+
+
 def test_a_plan_without_scales_cannot_be_attached():
     net = nn.Linear(4, 4)
     with pytest.raises(ValueError, match="this plan has no scales"):

@@ -58,9 +58,11 @@ def test_a_half_precision_gradient_is_summed_in_single_precision():
     assert net.weight.grad.dtype == torch.bfloat16
 
 
-def test_without_gradients_the_norm_is_zero():
+def test_without_gradients_the_norm_is_zero_and_a_plan_of_another_model_is_suspected():
     _, plan, _ = twins()
-    assert repopt.clip_grad_norm_(plan, 1.0) == 0
+    with pytest.warns(UserWarning, match=r"has a gradient, so nothing is clipped: .* handle\.plan") as warned:
+        assert repopt.clip_grad_norm_(plan, 1.0) == 0
+    assert warned[0].filename == __file__
 
 
 def test_a_norm_that_is_not_finite_is_an_error_on_request():

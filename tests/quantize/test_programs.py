@@ -5,14 +5,15 @@ import zipfile
 
 import pytest
 import torch
+from torch import nn
 
 import repopt
 from exported import hostile_archive
 from quantize.nets import images, small_net
 from repopt.files import write_sealed
 from repopt.quantize import Int8, load_program, post_training
-from repopt.quantize.programs import OLD_PROGRAM, PROGRAM, save_program
-from repopt.quantize.pt2e import calibrated
+from repopt.quantize.programs import OLD_PROGRAM, PROGRAM, check_holds, save_program
+from repopt.quantize.pt2e import calibrated, captured_graph
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +51,50 @@ def test_a_dropout_in_place_is_left_out_of_evaluation(tmp_path):
     torch.testing.assert_close(load_program(tmp_path / PROGRAM)(images()), program(images()), rtol=0, atol=0)
 
 
-def test_a_program_that_a_file_cannot_hold_is_named(tmp_path):
-    net = torch.nn.Sequential(torch.nn.Conv2d(3, 3, 3), torch.nn.Softplus())
-    with pytest.raises(ValueError, match=r"an INT8 file cannot hold aten.softplus.default: give --backend onnxruntime"):
+class Usual(nn.Module):
+    """What else the usual ConvNets compute."""
+
+    def __init__(self):
+        super().__init__()
+        norms = [nn.GroupNorm(2, 4), nn.InstanceNorm2d(4, affine=True)]
+        activations = [nn.LeakyReLU(inplace=True), nn.PReLU(), nn.ELU(), nn.Tanh(), nn.Mish(), nn.Softmax(1)]
+        sizes = [nn.Upsample(scale_factor=2), nn.Upsample(scale_factor=2, mode="bilinear"), nn.AvgPool2d(4)]
+        self.layers = nn.Sequential(nn.Conv2d(3, 4, 3), *norms, *activations, *sizes)
+
+    def forward(self, x):
+        x = self.layers(x)[:, :, 1:]
+        x = (x - x.mean(1, keepdim=True)) / 2
+        return (x @ x.transpose(2, 3)).clamp(-1, 1).mean((2, 3), keepdim=True).squeeze(-1).unsqueeze(1)
+
+
+@torch.no_grad()
+def test_a_file_holds_what_the_usual_networks_compute(tmp_path):
+    net = Usual().eval()
+    check_holds(captured_graph(net, images()))
+    program = calibrated(net, [images()], Int8())
+    save_program(program, tmp_path / PROGRAM)
+    torch.testing.assert_close(load_program(tmp_path / PROGRAM)(images(5)), program(images(5)), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("layer", "name"), [(nn.Softplus(), "softplus"), (nn.GELU("tanh"), "gelu"), (nn.AdaptiveMaxPool2d(1), "adaptive")]
+)
+def test_a_program_that_a_file_cannot_hold_is_named_before_and_after(layer, name, tmp_path):
+    net, said = (
+        nn.Sequential(nn.Conv2d(3, 3, 3), layer),
+        rf"an INT8 file cannot hold aten.{name}.*: give --backend onnx",
+    )
+    with pytest.raises(ValueError, match=said):
+        check_holds(captured_graph(net, images()))
+    with pytest.raises(ValueError, match=said):
         save_program(calibrated(net, [images()], Int8()), tmp_path / PROGRAM)
     assert not list(tmp_path.iterdir())
+
+
+def test_what_weights_are_made_of_need_not_be_held(tmp_path):
+    net = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 3, 3)), nn.ReLU()).eval()
+    check_holds(captured_graph(net, images()))
+    save_program(calibrated(net, [images()], Int8()), tmp_path / PROGRAM)
 
 
 X, OUT = ["input", []], ["output", [1]]

@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,7 +24,10 @@ from repopt.quantize.qat import qat_recipe
 from repopt.quantize.quantizing import shaped
 from repopt.quantize.setting import CALIBRATORS
 from repopt.report import write_report
+from repopt.train.job import Job
+from repopt.train.recipe import demo
 from repopt.train.runs import image_format, load_run, run_data, run_recipe
+from repopt.train.training import train_run
 from train.program import run as program
 
 
@@ -210,6 +214,16 @@ def test_the_process_that_measures_imports_nothing_from_the_working_directory(tm
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RuntimeError, match=r"the speed could not be measured: .*'nowhere'"):
         timing.measure_speed(Path("nowhere"), Path("nowhere.onnx"), Timing(size=32))
+
+
+@pytest.mark.parametrize("method", ["ptq", "qat"])
+def test_what_a_file_cannot_hold_is_said_before_any_work(method, tmp_path, capsys):
+    recipe = replace(demo(), epochs=1, warmup_epochs=0, batch_size=16)
+    job = Job(method="sgd", model="other_nets:soft", data="fake:32,4,16", recipe=recipe)
+    train_run(job, tmp_path / "run", device="cpu", quiet=True)
+    with pytest.raises(ValueError, match=r"an INT8 file cannot hold aten.softplus.default: give --backend onnxruntime"):
+        quantize_run(tmp_path / "run", QuantizeJob(method=method), trust=True)
+    assert "evaluating" not in capsys.readouterr().err
 
 
 def test_qat_is_the_runs_own_recipe_short_and_slow(run):

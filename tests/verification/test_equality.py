@@ -217,6 +217,18 @@ def test_a_closed_form_asks_for_a_reference():
         repopt.verify(net, plan, lambda params, plan: repopt.optim.AdamW(params, plan))
 
 
+def test_a_factory_may_call_the_plan_as_it_likes():
+    net, plan = net_and_plan()
+    report = repopt.verify(net, plan, lambda params, p: repopt.optim.AdamW(params, p), 3, reference=torch.optim.AdamW)
+    assert report.passed
+
+
+def test_a_factory_that_returns_no_optimizer_is_refused():
+    net, plan = net_and_plan()
+    with pytest.raises(TypeError, match="must return an optimizer, not a NoneType"):
+        repopt.verify(net, plan, lambda params: None)
+
+
 def test_a_factory_that_closes_over_the_plan_is_told_to_take_it():
     net, plan = net_and_plan()
     with pytest.raises(ValueError, match="with a factory that takes the plan"):

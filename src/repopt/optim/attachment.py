@@ -6,7 +6,7 @@ CSLA block + regular optimizer = single operator + optimizer with GR            
 import math
 import warnings
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -159,6 +159,10 @@ class Handle:
         unstamp_(self._optimizer)
         for attribute in (_ATTRIBUTE, "__reduce_ex__"):
             self._optimizer.__dict__.pop(attribute, None)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[object, ...]:
+        attached = getattr(self._optimizer, _ATTRIBUTE, None) is self
+        return refuse_copy(protocol) if attached else super().__reduce_ex__(protocol)
 
     def __repr__(self) -> str:
         return f"Handle(route={self.route!r}, exact={self.exact})"

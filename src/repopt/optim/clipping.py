@@ -5,6 +5,7 @@
 Scaling g by the coefficient scales every branch's gradient by it, so what follows is exact for every rule and route.
 """
 
+import warnings
 from collections import defaultdict
 from collections.abc import Sequence
 from numbers import Real
@@ -37,6 +38,11 @@ def clip_grad_norm_(plan: Plan, max_norm: float, error_if_nonfinite: bool = Fals
     names = {id(module.weight): name for name, module in plan.modules().items()}
     found = [(param, local_rows(param.grad)[0]) for param in plan.model.parameters() if param.grad is not None]
     if not found:
+        warnings.warn(
+            "no parameter of the plan's model has a gradient, so nothing is clipped: call it after backward(), and "
+            "where a copy is trained, as after search_model or freeze, with the plan of that, handle.plan",
+            stacklevel=3,
+        )
         return torch.zeros(())
     total = block_norm(plan, [(param, grad, names.get(id(param))) for param, grad in found])
     if error_if_nonfinite and not total.isfinite():

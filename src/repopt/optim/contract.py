@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain, repeat
 from operator import attrgetter
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor, nn
@@ -122,7 +122,7 @@ def params_of(optimizer: Optimizer) -> list[Tensor]:
     return list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
 
 
-def refuse_copy(protocol: int) -> Any:
+def refuse_copy(protocol: SupportsIndex) -> Any:
     raise TypeError(
         "an optimizer that repopt works in cannot be copied or pickled, since what ties it to its plan would be lost: "
         "save its state_dict(), or detach() its handle first where it was attached"

@@ -36,29 +36,49 @@ _OPERATORS = frozenset(
         "aten.avg_pool2d.default",
         "aten.batch_norm.default",
         "aten.cat.default",
+        "aten.clamp.default",
         "aten.conv2d.default",
+        "aten.div.Tensor",
         "aten.dropout.default",
         "aten.dropout_.default",
+        "aten.elu.default",
+        "aten.elu_.default",
         "aten.flatten.using_ints",
         "aten.gelu.default",
+        "aten.group_norm.default",
         "aten.hardsigmoid.default",
         "aten.hardswish.default",
         "aten.hardswish_.default",
         "aten.hardtanh.default",
         "aten.hardtanh_.default",
+        "aten.instance_norm.default",
         "aten.layer_norm.default",
+        "aten.leaky_relu.default",
+        "aten.leaky_relu_.default",
         "aten.linear.default",
+        "aten.matmul.default",
         "aten.max_pool2d.default",
         "aten.mean.dim",
+        "aten.mish.default",
         "aten.mul.Tensor",
         "aten.permute.default",
+        "aten.prelu.default",
         "aten.relu.default",
         "aten.relu_.default",
         "aten.reshape.default",
         "aten.sigmoid.default",
         "aten.silu.default",
         "aten.silu_.default",
+        "aten.slice.Tensor",
+        "aten.softmax.int",
+        "aten.squeeze.dim",
+        "aten.sub.Tensor",
         "aten.sym_size.int",
+        "aten.tanh.default",
+        "aten.transpose.int",
+        "aten.unsqueeze.default",
+        "aten.upsample_bilinear2d.vec",
+        "aten.upsample_nearest2d.vec",
         "aten.view.default",
     }
 )
@@ -84,11 +104,28 @@ def save_program(program: GraphModule, path: Path) -> None:
             steps.append((_INPUT, []))
         elif node.op == "output":
             steps.append((_OUTPUT, [places[each] for each in node.all_input_nodes]))
-        elif str(node.target) in _OPERATORS and not node.kwargs:
-            steps.append((str(node.target), _encoded(node.args, places)))
         else:
-            raise ValueError(f"an INT8 file cannot hold {node.target}: give --backend onnxruntime")
+            _check_operator(node)
+            steps.append((str(node.target), _encoded(node.args, places)))
     write_sealed(path, tensors, {"steps": json.dumps(steps)})
+
+
+def check_holds(graph: Graph) -> None:
+    """Raises, before any work, where a file could not hold the INT8 program of a model that computes this.
+
+    What depends on the weights alone is not in the program.
+    """
+    images = set[Node]()
+    for node in graph.nodes:
+        if node.op == "placeholder" or not images.isdisjoint(node.all_input_nodes):
+            images.add(node)
+            if node.op == "call_function":
+                _check_operator(node)
+
+
+def _check_operator(node: Node) -> None:
+    if str(node.target) not in _OPERATORS or node.kwargs:
+        raise ValueError(f"an INT8 file cannot hold {node.target}: give --backend onnxruntime")
 
 
 def load_program(path: str | Path, *, trust: bool = False) -> nn.Module:

@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule
 from torch.utils._pytree import tree_leaves
 
 from repopt.models import as_deployed
@@ -57,19 +57,13 @@ def prepare(model: nn.Module, example: Tensor, setting: Int8, *, training: bool 
         from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e, prepare_qat_pt2e
 
         insert = prepare_qat_pt2e if training else prepare_pt2e
-        try:
-            with _padding_in_numbers(model):
-                captured = _exported(model.train(training), example).module(check_guards=False)
+        with _about_torchao(model):
+            captured = _captured(model.train(training), example)
             if training:
                 _check_norms(captured)
             else:
                 own_layers_(captured)
             prepared: GraphModule = insert(captured, _quantizer(setting, training=training))
-        except Exception as error:  # torch.export and torchao meet any code at all
-            raise RuntimeError(
-                f"torchao cannot quantize this {type(model).__name__} ({first_line(error)}): calibrate it by ONNX "
-                "Runtime instead, with `repopt quantize --backend onnxruntime`"
-            ) from error
         if training:
             allow_exported_model_train_eval(prepared)
     if not fake_quantizations(prepared):
@@ -90,6 +84,29 @@ def prepare(model: nn.Module, example: Tensor, setting: Int8, *, training: bool 
         _check_same(model, prepared, example)
         switch_(prepared, measure=True, quantize=False)
     return prepared
+
+
+def captured_graph(model: nn.Module, example: Tensor) -> Graph:
+    """What a model computes in evaluation, as torchao sees it; the model is left as it is."""
+    with _about_torchao(model):
+        return _captured(copied(model).eval(), example).graph
+
+
+@contextmanager
+def _about_torchao(model: nn.Module) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # torch.export and torchao meet any code at all
+        raise RuntimeError(
+            f"torchao cannot quantize this {type(model).__name__} ({first_line(error)}): calibrate it by ONNX "
+            "Runtime instead, with `repopt quantize --backend onnxruntime`"
+        ) from error
+
+
+def _captured(model: nn.Module, example: Tensor) -> GraphModule:
+    with _padding_in_numbers(model):
+        captured: GraphModule = _exported(model, example).module(check_guards=False)
+    return captured
 
 
 def _check_norms(captured: GraphModule) -> None:

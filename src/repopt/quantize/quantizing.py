@@ -18,7 +18,8 @@ from repopt.plans.planning import Plan, plan
 from repopt.quantize.calibration import calibration_batches, trimmed
 from repopt.quantize.onnx_files import write_onnx
 from repopt.quantize.ort import OnnxModel
-from repopt.quantize.programs import load_program, save_program
+from repopt.quantize.programs import check_holds, load_program, save_program
+from repopt.quantize.pt2e import captured_graph
 from repopt.quantize.ptq import FILES, calibrate_to, check_installed, check_kernels
 from repopt.quantize.qat import EPOCHS, qat_recipe, quantization_aware
 from repopt.quantize.rounding import check_steps
@@ -201,8 +202,11 @@ def _prepare(run: Path, job: QuantizeJob, loaded: DataSet | None, *, trust: bool
     batches = calibration_batches(trained, data, job.setting.images)
     form = _auto_form(trained.model, job.method) if job.form == "auto" else job.form
     model = shaped(trained.model, form, batches)
+    # now, rather than after an evaluation or a training
     if job.setting.rounding == "gptq":
-        check_steps(model, job.setting.weights)  # now, rather than after an evaluation
+        check_steps(model, job.setting.weights)
+    if job.setting.backend == "x86":
+        check_holds(captured_graph(model, batches[0]))
     return _Prepared(
         trained=trained,
         recipe=recipe,

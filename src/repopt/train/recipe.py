@@ -22,6 +22,7 @@ from repopt.algebra.csla import Convention, IdentityStart
 from repopt.data import Augmentation
 from repopt.data.augment import Paint, RandAugments
 from repopt.files import read_as, read_text
+from repopt.optim.rules import RULES
 from repopt.plans.scales import Counting
 from repopt.plans.wording import counted
 
@@ -219,6 +220,8 @@ def optimizer_named(name: str) -> type[Optimizer]:
         known = {label.lower(): label for label in kinds}
         near = difflib.get_close_matches(name.lower(), known) or ["sgd", "adamw"]
         raise ValueError(f"torch.optim has no {name!r}; it has {', '.join(known[label] for label in near)} and more")
+    if name in RULES and RULES[name].route is None:
+        raise ValueError(f"{name} is not supported: it {RULES[name].why}")
     return kinds[name]
 
 

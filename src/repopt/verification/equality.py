@@ -31,7 +31,8 @@ from repopt.verification.waiting import counting
 _ROUNDING = 1e-11  # relative, of one operator; those of `repopt verify` read 1e-14
 _MOVED = 1000  # times the tolerance: a kernel that moved less is as good as at rest
 
-OptimizerFactory = Callable[..., Optimizer]  # of parameters; of a plan too, where it has a parameter `plan`
+OptimizerFactory = Callable[..., Optimizer]  # of parameters; of a plan too, where it takes one
+_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,8 +296,15 @@ def _check_factory(factory: object) -> None:
 
 def _made(factory: OptimizerFactory, params: Iterable[nn.Parameter], plan: Plan) -> Optimizer:
     """An optimizer for these parameters; a factory that wants the plan gets the one for the copy that is trained."""
-    wants_plan = "plan" in inspect.signature(factory).parameters
-    return factory(params, plan=plan) if wants_plan else factory(params)
+    taken = inspect.signature(factory).parameters
+    needed = [each for each in taken.values() if each.default is each.empty and each.kind in _BY_POSITION]
+    if "plan" in taken:
+        made = factory(params, plan=plan)
+    else:
+        made = factory(params, plan) if len(needed) > 1 else factory(params)
+    if not isinstance(made, Optimizer):
+        raise TypeError(f"optimizer, and reference, must return an optimizer, not a {type(made).__name__}")
+    return made
 
 
 def _alone(plan: Plan, name: str, module: nn.Module) -> Plan:
