@@ -37,6 +37,17 @@ def has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
+def own_vectors() -> dict[str, Any]:
+    """Options of torch's compiler by which it compiles for this processor's vectors, and says so in its cache.
+
+    Without them it takes code from its cache that it wrote for narrower vectors, and compiles that for the wider ones:
+    it would write past the ends of arrays.
+    """
+    from torch._inductor.cpu_vec_isa import pick_vec_isa  # takes a second to import
+
+    return {"cpp.simdlen": pick_vec_isa().bit_width()}
+
+
 def takes_kernels(tensor: Tensor) -> bool:
     """Whether Triton kernels run on a tensor's device: a GPU, or a CPU with Triton's interpreter."""
     return has_triton() and (tensor.is_cuda or os.environ.get("TRITON_INTERPRET") == "1")

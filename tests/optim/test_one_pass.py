@@ -1,7 +1,10 @@
 """A CPU's step in one pass is the step in torch's own operations."""
 
 import copy
+import os
 import shutil
+import subprocess
+import sys
 from collections import defaultdict
 
 import pytest
@@ -77,6 +80,30 @@ def test_compiled(layout, monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # not what was compiled for another processor
     net = nn.Conv2d(32, 32, 3, padding=1).double().to(memory_format=layout)
     check_alike(net, planned(net, [Conv(3), Conv(1), Identity()]), monkeypatch, "sgd")
+
+
+STEP = """
+import torch
+import repopt
+
+net = torch.nn.Conv2d(512, 1024, 3, padding=1, bias=False)
+plan = repopt.plan(net, {"^$": [repopt.Conv(3), repopt.Conv(1)]}, scales="depth")
+optimizer = repopt.optim.SGD(net.parameters(), plan, lr=0.5)
+before, net.weight.grad = net.weight.detach().clone(), torch.ones_like(net.weight)
+optimizer.step()
+torch.testing.assert_close(net.weight.detach(), before - 0.5 * plan.multiplier("").dense())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler on this machine")
+def test_what_was_compiled_for_narrower_vectors_is_not_taken_from_the_cache(tmp_path):
+    """torch would take it, and compile it for the wider ones, by which it writes past the ends of arrays."""
+    for narrower in ({"ATEN_CPU_CAPABILITY": "avx2"}, {}):
+        known = {name: value for name, value in os.environ.items() if name != "ATEN_CPU_CAPABILITY"}
+        env = {**known, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), **narrower}
+        done = subprocess.run([sys.executable, "-c", STEP], env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
 
 def test_small_nets_are_not_compiled():

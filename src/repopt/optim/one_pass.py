@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from repopt.device import own_vectors
 from repopt.optim.kernels.launches import Entry, has_channels_last
 
 # An optimizer with fewer elements does not repay the seconds of compilation.
@@ -180,7 +181,7 @@ def _take_(update_: Update, *arrays: Any, **flags: bool) -> None:
 def _compiled(update_: Update) -> Update:
     # What is used twice would get memory of its own, and the pass become several.
     whole: dict[str, Any] = {"realize_reads_threshold": 1000, "realize_opcount_threshold": 1000}
-    return torch.compile(update_, dynamic=False, options=whole)
+    return torch.compile(update_, dynamic=False, options={**whole, **own_vectors()})
 
 
 def _mark_sizes(array: Tensor) -> None:
@@ -196,7 +197,7 @@ def _mark_sizes(array: Tensor) -> None:
 def has_compiler() -> bool:
     """Whether torch can compile for this CPU, which needs a C++ compiler and Python's headers: tried once."""
     try:
-        torch.compile(lambda x: x + 1)(torch.zeros(64, device="cpu"))
+        torch.compile(lambda x: x + 1, options=own_vectors())(torch.zeros(64, device="cpu"))
     except Exception:
         return False
     return True

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from repopt.device import own_vectors
 from repopt.models import as_deployed
 from repopt.quantize.onnx_files import onnx_runner
 from repopt.quantize.programs import load_program
@@ -92,8 +93,10 @@ def _measure(
     model = as_deployed(trained.model)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(batch_size, len(trained.config["mean"]), size, size, generator=generator)
-    quantized = onnx_runner(int8) if int8.suffix == ".onnx" else torch.compile(load_program(int8), dynamic=False)
-    called = (model, torch.compile(model), quantized)
+    own: Any = own_vectors()
+    is_onnx = int8.suffix == ".onnx"
+    quantized = onnx_runner(int8) if is_onnx else torch.compile(load_program(int8), dynamic=False, options=own)
+    called = (model, torch.compile(model, options=own), quantized)
     timed: dict[str, Callable[[Tensor], Tensor]] = dict(zip(SPEEDS, called, strict=True))
     for forward in timed.values():
         forward(x)  # compiles

@@ -17,8 +17,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.fx import GraphModule, Node
+
+from repopt.device import own_vectors
 
 CHANNELS = 8  # of bf16 and fp16, 16 bytes
 _MODELS = 64  # that one process may compile; torch's own limit is 8, after which it goes on without compiling
@@ -38,7 +40,8 @@ def _inductor(graph: GraphModule, inputs: list[Any], *, tuned: bool) -> Any:
 
     if torch.is_autocast_enabled("cuda"):
         pad_few_channels_(graph, CHANNELS)
-    return lowered(graph, inputs, options={"coordinate_descent_tuning": tuned})
+    on_cpu = any(isinstance(each, Tensor) and each.device.type == "cpu" for each in inputs)
+    return lowered(graph, inputs, options={"coordinate_descent_tuning": tuned, **(own_vectors() if on_cpu else {})})
 
 
 _BACKENDS = {tuned: partial(_inductor, tuned=tuned) for tuned in (False, True)}
