@@ -34,7 +34,8 @@ from repopt.plans.scales import Scales
 from repopt.surgery.blocks import Norm
 from repopt.train.branch_choice import BranchChoice, as_branches, chosen
 from repopt.train.distributed import World
-from repopt.train.recipe import Recipe, on_cuda_unless_given, optimizer_named
+from repopt.train.named_optimizer import optimizer_named
+from repopt.train.recipe import Recipe, on_cuda_unless_given
 from repopt.train.step import LR_FACTOR
 
 Method = Literal["repopt", "sgd", "dirac", "branches", "repvgg", "qarepvgg", "csla", "search"]

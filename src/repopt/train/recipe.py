@@ -15,16 +15,14 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 import torch
-from torch.optim import Optimizer
 
-from repopt import optim
 from repopt.algebra.csla import Convention, IdentityStart
 from repopt.data import Augmentation
 from repopt.data.augment import Paint, RandAugments
 from repopt.files import read_as, read_text
-from repopt.optim.rules import RULES
 from repopt.plans.scales import Counting
 from repopt.plans.wording import counted
+from repopt.train.named_optimizer import optimizer_named
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Rules = Literal["both", "initialization", "iteration"]
@@ -206,23 +204,6 @@ class Recipe:
 
 # what a run's recipe.json meant before it had these fields: such a run goes on as it was started
 EARLIER: Mapping[str, Any] = {"randaugment_by": "torchvision", "erasing_with": "mean", "eval_share": None}
-
-
-def optimizer_named(name: str) -> type[Optimizer]:
-    """The optimizer of this name in torch; in repopt.optim where torch has none, which is Lion."""
-    bases = (Optimizer, optim.RepOptimizer)
-    kinds = {
-        label: kind
-        for label, kind in {**vars(optim), **vars(torch.optim)}.items()
-        if isinstance(kind, type) and issubclass(kind, Optimizer) and kind not in bases
-    }
-    if name not in kinds:
-        known = {label.lower(): label for label in kinds}
-        near = difflib.get_close_matches(name.lower(), known) or ["sgd", "adamw"]
-        raise ValueError(f"torch.optim has no {name!r}; it has {', '.join(known[label] for label in near)} and more")
-    if name in RULES and RULES[name].route is None:
-        raise ValueError(f"{name} is not supported: it {RULES[name].why}")
-    return kinds[name]
 
 
 def _wanted(kind: Any) -> str:
