@@ -98,6 +98,11 @@ def _flags() -> list[tuple[Callable[[Any], None], Any]]:
     return found
 
 
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on a device; the host does not wait for it."""
+    return (tensor.contiguous().pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+
+
 def is_capturing(tensor: Tensor) -> bool:
     """Whether a CUDA graph is being captured, so that the host cannot look at values."""
     return tensor.device.type == "cuda" and torch.cuda.is_current_stream_capturing()

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from repopt.data.augment import Augmentation, apply, draw, draw_operations, mixed_seed, scaled, scaling
 from repopt.data.images import ImageFiles, Images, middle, resized
+from repopt.device import sent
 from repopt.plans.wording import counted
 
 if TYPE_CHECKING:
@@ -133,9 +134,7 @@ class TrainBatches:
         if operations is not None:
             operations = operations.view(steps, self.batch_size, *operations.shape[1:])[:, self._share]
         order = self.order(number)[:used].view(steps, self.batch_size)[:, self._share]
-        rows = (order.contiguous().pin_memory() if self.device.type == "cuda" else order).to(
-            self.device, non_blocking=True
-        )
+        rows = sent(order, self.device)
         if self._stream is None:
             yield from self._resident(rows, draws, operations, start)
         else:

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from repopt.device import sent
+
 DRAWS_PER_OPERATION = 6  # which one, its level, sign, interpolation, and a place
 
 # the numbers of the authors' `train/randaug.py` and `train/cutout.py`, see `randaugment`
@@ -65,15 +67,11 @@ def rand_augmented_batch(pixels: Tensor, draws: Tensor, levels: int) -> Tensor:
         for kind, operate in enumerate(BATCH_OPERATIONS.values()):
             rows = (kinds == kind).nonzero()[:, 0]
             if len(rows):
-                here, own = (_sent(each, device) for each in (rows, values[:, rows, None, None]))
+                here, own = (sent(each, device) for each in (rows, values[:, rows, None, None]))
                 strength, sign, cubic, x, y = own.unbind()
                 chosen = DrawnRows(strength=strength, sign=sign, cubic=cubic, x=x, y=y)
                 pixels.index_copy_(0, here, operate(pixels.index_select(0, here), chosen).to(torch.uint8))
     return pixels
-
-
-def _sent(tensor: Tensor, device: torch.device) -> Tensor:
-    return (tensor.contiguous().pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
 
 def _by_table(make: Callable[[Tensor, Tensor, DrawnRows], Tensor]) -> BatchOperation:

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from repopt.files import placing_folder, read_sealed, replacing, write_sealed
 from repopt.models import create_model
+from repopt.models.folding import two_of
 from repopt.models.saved import CONFIG, WEIGHTS
 from repopt.quantize.onnx_files import Agreement, onnx_runner, write_onnx
 
@@ -84,9 +85,8 @@ def _write_onnx(deployment: Deployment, path: Path, *, optimize: bool = True) ->
 
 
 def _write_program(deployment: Deployment, path: Path) -> Forward:
-    one = deployment.example[:1]
-    two = one.repeat(2, *[1] * (one.ndim - 1))  # a batch of one would be taken for a constant
-    program = torch.export.export(deployment.module, (two,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    dynamic = ({0: torch.export.Dim("batch")},)
+    program = torch.export.export(deployment.module, (two_of(deployment.example),), dynamic_shapes=dynamic)
     written = io.BytesIO()  # first: on a full disk torch would end the process
     torch.export.save(program, written, extra_files={METADATA: json.dumps(deployment.config)})
     path.write_bytes(written.getbuffer())

@@ -86,6 +86,11 @@ def taken(model: nn.Module, images: Tensor) -> Any:
         ) from error
 
 
+def two_of(images: Tensor) -> Tensor:
+    """A batch with the first image twice, to export a model with: a batch of one would be taken for a constant."""
+    return images[:1].repeat(2, *[1] * (images.ndim - 1))
+
+
 def _outermost(module: nn.Module) -> list[Foldable]:
     """The foldable modules below a module that are in no other foldable one."""
     found: list[Foldable] = []

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from repopt.files import replacing
+from repopt.models.folding import two_of
 from repopt.plans.wording import first_line
 from repopt.quantize.quiet import quiet_logs
 
@@ -65,13 +66,12 @@ def write_onnx(
     """
     check_opset(opset)
     need("onnx", "onnxscript")
-    two = example[:1].repeat(2, *[1] * (example.ndim - 1))  # a batch of one would be taken for a constant
     # torch and onnxscript warn of their own internals here
     with warnings.catch_warnings(), quiet_logs(), contextlib.redirect_stdout(io.StringIO()), torch.no_grad():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
             model,
-            (two,),
+            (two_of(example),),
             dynamo=True,
             opset_version=opset,
             input_names=[IMAGES],

@@ -18,7 +18,7 @@ from torch.fx import Graph, GraphModule
 from torch.utils._pytree import tree_leaves
 
 from repopt.models import as_deployed
-from repopt.models.folding import taken
+from repopt.models.folding import taken, two_of
 from repopt.plans.copying import copied
 from repopt.plans.patterns import check_model
 from repopt.plans.wording import first_line, joined
@@ -255,7 +255,7 @@ def stay_in_eval_mode_(program: GraphModule) -> None:
 
 def _exported(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
     device = next(model.parameters()).device
-    two = example[:1].repeat(2, 1, 1, 1).to(device)  # a batch of one would be taken for a constant
+    two = two_of(example).to(device)
     # strict: without it, older torch does not say which layer an operator is from, and torchao finds no layers
     return torch.export.export(model, (two,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=True)
 

@@ -22,7 +22,8 @@ from repopt.train.best_weights import BestWeights
 from repopt.train.checkpoint import Position, random_state, set_random_state
 from repopt.train.compiling import compiled
 from repopt.train.distributed import World
-from repopt.train.methods import Subject, clip_, frozen, make_optimizer, scale_means, searched_scales, settled
+from repopt.train.execution import settled
+from repopt.train.methods import Subject, clip_, frozen, make_optimizer, scale_means, searched_scales
 from repopt.train.objective import Objective
 from repopt.train.progress import Clock, RunProgress, Scalars
 from repopt.train.recipe import Recipe, freeze_step, lr_at

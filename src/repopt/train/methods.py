@@ -1,4 +1,4 @@
-"""The methods that are compared: which model is trained, by which optimizer, and how its steps are computed.
+"""The methods that are compared: which model is trained, and by which optimizer.
 
 repopt      the plain model, its gradients multiplied: what this library is for
 sgd         the plain model as it is
@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from repopt import optim
-from repopt.data import DataSet, ImageFiles
 from repopt.models import RepGhostNet, RepVGG
 from repopt.models.references import is_reference
 from repopt.optim.attachment import attach_as_is, automatic_route
@@ -33,9 +32,8 @@ from repopt.plans.planning import Plan, ScalesLike, plan
 from repopt.plans.scales import Scales
 from repopt.surgery.blocks import Norm
 from repopt.train.branch_choice import BranchChoice, as_branches, chosen
-from repopt.train.distributed import World
 from repopt.train.named_optimizer import optimizer_named
-from repopt.train.recipe import Recipe, on_cuda_unless_given
+from repopt.train.recipe import Recipe
 from repopt.train.step import LR_FACTOR
 
 Method = Literal["repopt", "sgd", "dirac", "branches", "repvgg", "qarepvgg", "csla", "search"]
@@ -240,60 +238,6 @@ def can_be_captured(subject: Subject, recipe: Recipe) -> bool:
     if subject.plan is not None and _has_closed_form(recipe):
         return True
     return recipe.optimizer == "SGD" or "capturable" in signature(optimizer_named(recipe.optimizer)).parameters
-
-
-_WORTH_TUNING = 20_000  # steps: tuning saves 2 to 3 ms of 38 and takes a minute more, on an H200 with RepOpt-VGG-B1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Execution:
-    """How steps are computed: the recipe's open choices, settled for a device, a subject and its data.
-
-    Attributes:
-        size: side of the training images.
-        eval_size: side of the images in evaluation.
-        graph: replay the step as a CUDA graph.
-        compiled: torch.compile the model.
-        tuned: try kernels on the device while it is compiled.
-        channels_last: memory format of the images.
-    """
-
-    size: int
-    eval_size: int
-    graph: bool
-    compiled: bool
-    tuned: bool
-    channels_last: bool
-
-
-def settled(recipe: Recipe, subject: Subject, data: DataSet, device: torch.device, world: World) -> Execution:
-    """Settles what the recipe leaves open.
-
-    Raises:
-        ValueError: the recipe asks for what these processes, this device or this optimizer cannot do.
-    """
-    if recipe.batch_size % (world.size * recipe.accumulate):
-        raise ValueError(
-            f"a batch of {recipe.batch_size} cannot be computed by {world.size} processes in {recipe.accumulate} equal "
-            "parts each"
-        )
-    alone = device.type == "cuda" and world.size == 1 and not isinstance(data.train, ImageFiles)
-    static = alone and recipe.precision != "fp16" and can_be_captured(subject, recipe)
-    if recipe.graph and not static:
-        raise ValueError(
-            "only a step on one CUDA device, with data held there, a precision other than fp16 and an optimizer "
-            "that torch calls capturable, can be replayed as a graph: leave --graph out"
-        )
-    size = recipe.size or data.size
-    steps = recipe.epochs * len(data.train) // recipe.batch_size
-    return Execution(
-        size=size,
-        eval_size=recipe.eval_size or size,
-        graph=static if recipe.graph is None else recipe.graph,
-        compiled=on_cuda_unless_given(recipe.compile, device),
-        tuned=steps >= _WORTH_TUNING if recipe.tune is None else recipe.tune,
-        channels_last=on_cuda_unless_given(recipe.channels_last, device),
-    )
 
 
 def clip_(subject: Subject, max_norm: float) -> None:
