@@ -17,7 +17,7 @@ from paper.variance import identity_ratios, over_seeds
 from paper.view import Column, View, number, render, text
 from repopt.data import EvalBatches, load_data
 from repopt.device import environment
-from repopt.files import append_csv, replacing
+from repopt.files import append_csv, write_text
 from repopt.models import VGGSpec
 from repopt.report.figures import standing_alone
 from repopt.report.searched_scales import sampled_operator
@@ -168,8 +168,7 @@ def _finish(out: Path, tables: Mapping[str, tuple[View, _Rows]], figures: Callab
             written.append(f"written: {path}")
     try:
         for name, svg in figures().items():
-            with replacing(out / f"{name}.svg") as unfinished:
-                unfinished.write_text(standing_alone(svg))
+            write_text(out / f"{name}.svg", standing_alone(svg))
             written.append(f"written: {out / f'{name}.svg'}")
     except ImportError as error:
         written.append(f"no figures: {error}")

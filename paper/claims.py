@@ -1,11 +1,11 @@
 """What the paper says, beside what came out here: where the two agree, where not, and where ours cannot tell."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from paper.view import Gap, Wanted
+from repopt.files import read_toml
 
 Which = str | Mapping[str, Wanted]  # rows of a table: the name of a line, or what their columns hold
 
@@ -50,5 +50,5 @@ class Claim:
 
 
 def read_claims() -> list[Claim]:
-    claims = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())["claims"]
+    claims = read_toml(Path(__file__).with_suffix(".toml"))["claims"]
     return [Claim(**claim) for claim in claims]

@@ -17,7 +17,7 @@ from paper.workshop import Workshop
 from repopt.cli import run
 from repopt.cli.output import Device
 from repopt.device import chosen_device
-from repopt.files import replacing
+from repopt.files import write_text
 from repopt.train.stopping import StoppedError
 
 _RESULTS = Path(__file__).parent / "results"
@@ -99,8 +99,7 @@ def make(
             if of_checkout:
                 return docs()
             page.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(page) as unfinished:
-                unfinished.write_text(f"# {table.title}\n\n{render(table, read_rows(path))}\n")
+            write_text(page, f"# {table.title}\n\n{render(table, read_rows(path))}\n")
             print(f"table: {page}")
     return 0
 

@@ -1,12 +1,12 @@
 """What the results pages conclude, beside the differences that these conclusions rest on."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from paper.claims import Which
 from paper.view import Gap, Wanted
+from repopt.files import read_toml
 
 _SMALL = 0.25  # points: the standard error that a conclusion may rest on
 _ENOUGH = 8  # trainings of both together: of fewer, two standard errors say too little
@@ -37,5 +37,5 @@ class Conclusion:
 
 
 def read_conclusions() -> list[Conclusion]:
-    groups = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())["groups"]
+    groups = read_toml(Path(__file__).with_suffix(".toml"))["groups"]
     return [Conclusion(**{**group, **each}) for group in groups for each in group.pop("conclusions")]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import affine_grid, cross_entropy, grid_sample
 
 from paper.dense_data import CITYSCAPES, IGNORED, VOC, BoxedImages, Scenes, Split, placed, read_cityscapes, read_coco
-from repopt.data.augment import scaling
+from repopt.data.augment import scaled, scaling
 from repopt.device import arithmetic
 from repopt.models import create_model, deploy, load_checkpoint
 from repopt.plans.planning import Plan
@@ -110,8 +110,7 @@ class Segmentation(DenseSettings):
         return {"int8_accuracy": found["val_accuracy"], "calibrated": len(images)}
 
     def _normalized(self, pixels: Tensor) -> Tensor:
-        factor, summand = _scaling(self.mean, self.std, pixels.device)
-        return torch.addcmul(summand, pixels, factor)
+        return scaled(pixels, *_scaling(self.mean, self.std, pixels.device))
 
 
 _scaling = cache(scaling)  # which copies to the device

@@ -88,7 +88,7 @@ def accuracy_against_speed(points: Mapping[str, tuple[float, Sequence[float]]]) 
 
 
 def compared(study: Mapping[str, Any]) -> str:
-    """Of a study of `repopt compare`: accuracy in float and INT8 with standard errors, and, in figures, the speed."""
+    """A study of `repopt compare`: accuracy in float and INT8 with standard errors, and, in figures, the speed."""
     methods = sorted(study["methods"], key=lambda each: float(each["accuracy"]))
     kinds = {"float": "", "INT8": "int8_"} if any(each["int8_accuracy"] for each in methods) else {"float": ""}
     figure, axes = new_figure(width=540, height=90 + 44 * len(methods))

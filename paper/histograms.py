@@ -33,12 +33,12 @@ def _histograms(training: Training, scope: Scope, seed: int, workshop: Workshop)
 
 
 def _shares(values: Tensor, limit: float) -> list[float]:
-    """Of the numbers in each bin between -limit and limit."""
+    """The share of the numbers in each bin between -limit and limit."""
     return (torch.histc(values.float(), bins=_BINS, min=-limit, max=limit) / values.numel()).tolist()
 
 
 def _root_mean_square(rows: Sequence[Record]) -> str:
-    """Of what the histogram shows."""
+    """The root mean square of what the histogram shows."""
     middles = [float(row["limit"]) * ((2 * int(row["bin"]) + 1) / _BINS - 1) for row in rows]
     square = sum(float(row["share"]) * middle**2 for row, middle in zip(rows, middles, strict=True))
     return f"{square**0.5:.3f}"

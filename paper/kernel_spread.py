@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from repopt.models import create_model, deploy, load_checkpoint
-from repopt.models.folding import norm_affine
 from repopt.models.ghost import GhostModule
 from repopt.models.repvgg import RepVGGBlock
 from repopt.models.saved import read_saved
 from repopt.models.staged import StagedNet
 from repopt.models.vgg import PlainBlock
 from repopt.plans.wording import listed
+from repopt.surgery.norms import norm_affine
 from repopt.train.best_weights import finished_model
 from repopt.train.methods import Method, make_subject
 from repopt.train.records import read_info

@@ -72,7 +72,7 @@ def _by_images(images: str, trim: str = "0.0") -> Column:
 
 
 def _first(weights: str, calibrator: str) -> Column:
-    """Of the first run that was calibrated so: some were calibrated on another machine too."""
+    """The INT8 accuracy of the first run that was calibrated so: some were calibrated on another machine too."""
     every = int8_column(f"per-{weights}, {calibrator}", weights=weights, calibrator=calibrator)
 
     def cell(line: Line) -> object:

@@ -34,7 +34,7 @@ from paper.view import (
     spread,
     values,
 )
-from repopt.files import replacing
+from repopt.files import write_text
 from repopt.report.figures import standing_alone
 
 ROOT = Path(__file__).parents[1]
@@ -217,7 +217,7 @@ def draw_figures() -> None:
         ImportError: matplotlib is not installed.
     """
     for name, svg in _figures(RESULTS):
-        (ROOT / "docs" / "figures" / f"{name}.svg").write_text(standing_alone(svg))
+        write_text(ROOT / "docs" / "figures" / f"{name}.svg", standing_alone(svg))
 
 
 def _figures(results: Path) -> Iterator[tuple[str, str]]:
@@ -277,7 +277,6 @@ def write_pages() -> list[Path]:
         before = path.read_text()
         after = fill(before)
         if after != before:
-            with replacing(path) as unfinished:
-                unfinished.write_text(after)
+            write_text(path, after)
             changed.append(path)
     return changed

@@ -124,7 +124,7 @@ def _at_both_sizes(training: Training, scope: Scope, seed: int, workshop: Worksh
 
 
 def _inference_speed(training: Training, scope: Scope, _: int, workshop: Workshop) -> Lines:
-    """Of a deployed model; a quick run times nano in the place of each."""
+    """The speed of a deployed model; a quick run times nano in the place of each."""
     name, device = training.key["name"], workshop.chosen_device
     if scope.quick or name in _OURS:
         net = deploy(create_model(scope.model(training.model), **training.options))

@@ -113,7 +113,7 @@ def _accuracy(training: Training, scope: Scope, seed: int, workshop: Workshop) -
 
 
 def _cost(training: Training, scope: Scope, seed: int, workshop: Workshop) -> Lines:
-    """Of training steps on noise, with the device alone."""
+    """What training steps on noise cost, with the device alone."""
     task, device = _task(training, scope), workshop.chosen_device
     recipe = scope.adapt(replace(task.recipe, lr=_RATES[training.key["task"]][0]), seed)
     gc.collect()  # the networks of earlier rows, whose memory would count

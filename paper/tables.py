@@ -17,6 +17,7 @@ from paper.view import Record, View, matching, read_rows
 from paper.workshop import FIGURES, Workshop
 from repopt.device import commit, environment
 from repopt.files import append_csv, are_some_of
+from repopt.plans.choices import instead_of
 from repopt.train.stopping import DivergedError
 
 # {what a user types: where it is declared}, in the order of docs/paper-tables.md
@@ -122,7 +123,7 @@ class Table(View):
 
 def table_named(name: str) -> Table:
     if name not in NAMES:
-        raise ValueError(f"there is no table {name!r}; there is {', '.join(NAMES)}")
+        raise ValueError(f"there is no table {name!r}: {instead_of(name, NAMES)}")
     table: Table = resolve_name(f"paper.{NAMES[name]}")
     return table
 

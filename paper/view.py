@@ -41,7 +41,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     """The rows of a CSV file; none where there is no file."""
     if not path.exists():
         return []
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
@@ -105,7 +105,7 @@ def difference(first: Sequence[Record], second: Sequence[Record], column: str = 
 
 
 def _error(one: Sequence[float], other: Sequence[float]) -> float:
-    """Of a difference of means: by each group's own variance or by that of both together, whichever is larger.
+    """The standard error of a difference of means: by each group's variance or by that of both, whichever is larger.
 
     The variance of two or three seeds says little, and a group of few seeds may differ more than one of many.
     """

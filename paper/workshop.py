@@ -18,7 +18,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from repopt.device import chosen_device
-from repopt.files import replacing
+from repopt.files import write_json
 from repopt.plans.scales import Scales
 from repopt.train.checkpoint import remove_checkpoints
 from repopt.train.job import Job
@@ -68,8 +68,7 @@ class Workshop:
             # without the advice, which is for a run that one resumes
             reason = f"{'in the search, ' if job.method == 'search' else ''}{str(error).partition(':')[0]}"
             out.mkdir(exist_ok=True)  # a run that came to nothing leaves no folder
-            with replacing(diverged) as unfinished:
-                unfinished.write_text(json.dumps(reason))
+            write_json(diverged, reason)
             remove_checkpoints(out)
             raise DivergedError(reason) from error
 

@@ -17,13 +17,14 @@ PAPER = Path(__file__).parents[1] / "paper"
 # From the bottom up. A package stands for those of its modules that are not listed themselves, which may import each
 # other; two entries of one layer may not.
 LAYERS = [
+    {"plans.wording"},
     {
         "algebra.operators",
         "algebra.sharding",
         "device",
         "files",
+        "plans.choices",
         "plans.copying",
-        "plans.wording",
         "verification.waiting",
     },
     {"algebra.branches"},

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import stat
+import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -52,6 +53,17 @@ def replacing(path: Path) -> Iterator[Path]:
             error.filename = str(path)  # the system says only that the disk is full
         raise
     _flush(path.parent)  # the move itself must outlive a power cut too
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file, whole or not at all."""
+    with replacing(path) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, content: object) -> None:
+    """Writes a JSON file, whole or not at all."""
+    write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 @contextmanager
@@ -189,11 +201,11 @@ def are_some_of(columns: Sequence[str], wanted: Sequence[str]) -> bool:
 def _with_columns(path: Path, columns: list[str]) -> Path:
     """The file, written anew if it lacks some of the columns."""
     if path.exists():
-        with path.open(newline="") as file:
+        with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
             header, rows = list(reader.fieldnames or columns), list(reader)
         if header != columns and are_some_of(header, columns):
-            with replacing(path) as unfinished, unfinished.open("w", newline="") as file:
+            with replacing(path) as unfinished, unfinished.open("w", newline="", encoding="utf-8") as file:
                 writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
                 writer.writeheader()
                 writer.writerows(rows)
@@ -242,6 +254,20 @@ def read_torch(path: Path) -> Any:
             f"{str(path)!r} is not a PyTorch file that holds tensors alone, so it was not loaded: it may be corrupt, "
             "or hold other objects beside the weights"
         ) from error
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """What a TOML file holds.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is not TOML.
+    """
+    try:
+        return tomllib.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        what = str(error).partition(";")[0]  # of a number that is too long, without Python's advice
+        raise ValueError(f"{str(path)!r} cannot be read: {what}") from error
 
 
 def read_as(path: Path, kind: type[T]) -> T:

@@ -124,7 +124,10 @@ def test_the_bias_is_left_alone():
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"kernel": "mine"}, "'authors', 'paper', not 'mine'"), ({"identity": "mine"}, "'searched' or 'one', not 'mine'")],
+    [
+        ({"kernel": "mine"}, "'authors' or 'paper', not 'mine'"),
+        ({"identity": "mine"}, "'searched' or 'one', not 'mine'"),
+    ],
 )
 def test_an_unknown_convention_is_refused(options, words):
     _, bare = repvgg()

@@ -20,8 +20,8 @@ def file(path, text=""):
 
 # what the case is -> what prepares it, the command, and words of the sentence
 CASES = {
-    "a method that is none": (None, f"{BASE} --methods magic", "--methods has no 'magic': there is sgd, dirac"),
-    "a misspelt method": (None, f"{BASE} --methods repotp", "did you mean 'repopt'?"),
+    "a method that is none": (None, f"{BASE} --methods magic", "--methods has no 'magic': choose sgd, dirac"),
+    "a misspelt method": (None, f"{BASE} --methods repotp", "did you mean repopt"),
     "a method that is a search": (None, f"{BASE} --methods search", "--methods has no 'search'"),
     "a method twice": (None, f"{BASE} --methods sgd sgd", "--methods has 'sgd' twice"),
     "scales that are none": (None, f"{BASE} --methods repopt:magic", "--methods has no 'repopt:magic'"),

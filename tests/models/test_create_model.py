@@ -17,7 +17,7 @@ def test_every_listed_model_can_be_built():
 @pytest.mark.parametrize(
     ("name", "options", "error", "words"),
     [
-        ("repopt_vgg_b9", {}, ValueError, "no model 'repopt_vgg_b9'; there is repopt_vgg_b"),
+        ("repopt_vgg_b9", {}, ValueError, "no model 'repopt_vgg_b9': did you mean repopt_vgg_b"),
         (
             "repopt_vgg_nano",
             {"classes": 3},
@@ -26,7 +26,7 @@ def test_every_listed_model_can_be_built():
         ),
         ("repghostnet_050", {"se": True}, TypeError, "repghostnet_050 has no option 'se'; it has width, num_classes"),
         (None, {}, ValueError, "there is no model None"),
-        ("REPOPT_VGG_B9", {}, ValueError, "there is repopt_vgg_b"),
+        ("REPOPT_VGG_B9", {}, ValueError, "did you mean repopt_vgg_b"),
         (
             "repopt_vgg_nano",
             {"num_classes": "10"},

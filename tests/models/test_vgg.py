@@ -123,7 +123,7 @@ def test_the_released_scales_cover_every_operator_and_train(authors_scales, name
         ({"dropout": 1.0}, r"dropout must be a number in \[0, 1\)"),
         ({"global_pool": "max"}, "global_pool is 'avg' or ''"),
         ({"global_pool": ""}, "a classifier needs pooled features"),
-        ({"kernel": "he"}, "kernel is one of 'authors', 'paper'"),
+        ({"kernel": "he"}, "kernel is 'authors' or 'paper'"),
     ],
 )
 def test_what_cannot_be_built_is_said(options, words):

@@ -107,7 +107,7 @@ def test_a_differentiable_optimizer_is_refused():
 
 def test_an_unknown_route_is_refused():
     net, plan = net_and_plan()
-    with pytest.raises(ValueError, match="'auto', 'grad' or 'branch', not 'fast'"):
+    with pytest.raises(ValueError, match="route is 'auto', 'grad' or 'branch', not 'fast'"):
         repopt.attach(torch.optim.SGD(net.parameters(), lr=0.1), plan, route="fast")
 
 

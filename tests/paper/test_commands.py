@@ -142,7 +142,7 @@ def test_a_table_that_was_killed_goes_on_with_the_rows_that_are_missing_and_two_
         ),
         (["zoo", "--cifar100", "/nowhere", "--out", "."], "there is nothing at '/nowhere'"),
         (["zoo", *QUICK, "--only", "nope*"], "zoo has no row named 'nope*'; one is 'repopt_vgg_nano, search, 0'"),
-        (["table9"], "there is no table 'table9'; there is table2, table3"),
+        (["table9"], "there is no table 'table9': did you mean table"),
         (["zoo", *QUICK, "--out", "taken"], "'taken' is a file: give --out a folder"),
         (["zoo", *QUICK, "--runs", "taken"], "'taken' is a file: give --runs a folder"),
         (["zoo", *QUICK, "--page", "."], "'.' is a folder: give --page a file"),

@@ -40,7 +40,9 @@ def test_the_paper_s_convention_is_msra():
     off = other.weight.detach().clone()
     off[range(64), range(64), 1, 1] -= 1
     torch.testing.assert_close(off.std().item(), (2 / 576) ** 0.5, rtol=0.05, atol=0)
-    with pytest.raises(ValueError, match="kernel is one of 'authors', 'paper', not 'he'"):
+    with pytest.raises(ValueError, match="kernel is 'authors' or 'paper', not 'he'"):
         repopt.dirac_init_(net, plan, kernel="he")
+    with pytest.raises(TypeError, match=r"generator is a torch\.Generator or None, not a int"):
+        repopt.dirac_init_(net, plan, generator=0)
     with pytest.raises(TypeError, match=r"plan is what repopt\.plan"):
         repopt.dirac_init_(net, "repvgg")

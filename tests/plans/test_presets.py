@@ -99,7 +99,7 @@ def test_a_preset_that_finds_nothing_says_what_it_wants():
 
 
 def test_an_unknown_preset_gets_the_list():
-    with pytest.raises(ValueError, match="no preset 'RepVGG', there is 'repvgg' and 'acnet'"):
+    with pytest.raises(ValueError, match="no preset 'RepVGG': give 'repvgg' or 'acnet'"):
         repopt.plan(nn.Conv2d(3, 8, 3), "RepVGG")
 
 

@@ -14,11 +14,11 @@ def test_a_backends_default_is_one_of_its_own_calibrators(backend):
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"backend": "tpu"}, "there is no backend 'tpu'; there is x86, onnxruntime"),
+        ({"backend": "tpu"}, "there is no backend 'tpu': choose x86 or onnxruntime"),
         ({"calibrator": "percentile"}, "the backend x86 has no calibrator 'percentile'; it has histogram, minmax"),
-        ({"weights": "row"}, "weights have scales by 'channel' or by 'tensor', not 'row'"),
+        ({"weights": "row"}, "weights is 'channel' or 'tensor', not 'row'"),
         ({"images": 0}, "calibration needs at least one image, not 0"),
-        ({"rounding": "up"}, "weights are rounded to the .nearest. or by .gptq., not .up."),
+        ({"rounding": "up"}, "rounding is 'nearest' or 'gptq', not 'up'"),
     ],
     ids=str,
 )

@@ -252,7 +252,7 @@ def test_an_attention_layer_can_be_searched_and_written_out():
             ValueError,
             "there are kernels for 'head', which the plan does not hold",
         ),
-        (lambda net, plan: search_model(net, plan, kernel="he"), ValueError, "kernel is one of 'authors', 'paper'"),
+        (lambda net, plan: search_model(net, plan, kernel="he"), ValueError, "kernel is 'authors' or 'paper'"),
         (
             lambda net, plan: search_model(net, plan, start=repopt.Scales({"head": {"conv3x3": 1.0}})),
             ValueError,

@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from data.pictures import class_folders, picture
+from distributed.ranks import on_ranks
 from forked import fork
 from train.equal import train_all
 from train.program import TINY, Program, metrics, weights
+from train.sharing import raises_what_the_first_raised
 from train.standing import ask_the_second_to_stop, beat_fast, come_late
 
 CASES = ("sgd", "repopt", "repopt-adamw", "search", "learn")
@@ -98,6 +100,10 @@ def test_the_first_of_two_ranks_alone_prints_what_they_evaluated(trained_run, tm
     ]
     assert [rank.wait(timeout=60) for rank in ranks] == [0, 0], ranks[0].said + ranks[1].said
     assert [rank.said.count("accuracy") for rank in ranks] == [1, 0]
+
+
+def test_an_error_of_the_first_rank_is_raised_by_each(tmp_path):
+    on_ranks(raises_what_the_first_raised, 2, tmp_path)
 
 
 @pytest.mark.parametrize("dead", [0, 1])

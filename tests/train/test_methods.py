@@ -106,7 +106,7 @@ def test_what_a_method_cannot_do_is_said():
             make_subject(
                 method, repopt.create_model("repopt_vgg_nano"), Recipe(decay_identity=False), scales="repopt_vgg_nano"
             )
-    with pytest.raises(ValueError, match="there is no method 'adam'; there is repopt, sgd"):
+    with pytest.raises(ValueError, match="there is no method 'adam': choose repopt, sgd"):
         counterpart("repopt_vgg_nano", "adam")
     with pytest.raises(ValueError, match="qarepvgg is for VGGs"):
         counterpart("repopt_ghostnet_050", "qarepvgg")

@@ -72,7 +72,7 @@ def test_a_file_changes_some_fields_of_a_named_recipe(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("epoch = 3", "has the field 'epoch', which no recipe has; there is epochs"),
+        ("epoch = 3", "has the field 'epoch', which no recipe has: did you mean epochs"),
         ("epochs = 0", "the recipe's epochs must be at least 1 and at most 2147483647, not 0"),
         ("lr = -0.1", r"the recipe's lr must be more than 0 and at most 1e\+38, not -0.1"),
         ("momentum = -1", "the recipe's momentum must be at least 0 and less than 1, not -1"),
@@ -81,7 +81,7 @@ def test_a_file_changes_some_fields_of_a_named_recipe(tmp_path):
         ("accumulate = 3", "a batch of 256 cannot be computed in 3 equal parts"),
         ('optimizer = "RepOptimizer"', "torch.optim has no 'RepOptimizer'"),
         ('optimizer = "AdamX"', "torch.optim has no 'AdamX'; it has Adam"),
-        ('base = "serch"', "there is no recipe 'serch'; there is search"),
+        ('base = "serch"', "there is no recipe 'serch': did you mean search"),
         ("epochs = ", "cannot be read"),
         ('precision = "fp64"', "the recipe's precision must be one of 'fp32', 'tf32', 'bf16', 'fp16', not 'fp64'"),
         ('epochs = "many"', "the recipe's epochs must be a whole number, not 'many'"),

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from repopt.algebra.branches import Branch, Identity, Placement, branch_name, place
 from repopt.algebra.operators import Operator
+from repopt.plans.choices import check_choice
 
 Kernels = dict[str, Tensor]
 Convention = Literal["authors", "paper"]
@@ -210,31 +211,38 @@ def initial_kernels(
         identity: where an identity branch starts, by branch; 1 where nothing is said.
         generator: draws on its own device.
     """
-    check_convention(kernel)
-    if not isinstance(generator, torch.Generator | None):
-        raise TypeError(f"generator is a torch.Generator or None, not a {type(generator).__name__}")
-    device = like.device if generator is None else generator.device
+    check_choice("kernel", kernel, _DRAW)
     kernels = {}
     for branch, placement in block.branches.items():
-        drawn = torch.empty(placement.kernel_shape, device=device, dtype=torch.promote_types(like.dtype, torch.float32))
         if placement.is_identity:
-            drawn.copy_(over_channels(identity.get(branch, torch.ones((), device="cpu")).to(drawn), placement))
+            own = torch.empty(placement.kernel_shape, device=like.device, dtype=_drawn_dtype(like))
+            own.copy_(over_channels(identity.get(branch, torch.ones((), device="cpu")).to(own), placement))
         else:
-            draw_(drawn, kernel, generator)
-        kernels[branch] = drawn.to(like.device)
+            own = drawn(placement.kernel_shape, like, kernel, generator).to(like.device)
+        kernels[branch] = own
     return kernels
 
 
-def check_convention(kernel: str) -> None:
-    """Raises unless this is a convention for drawing kernels."""
-    if kernel not in _DRAW:
-        raise ValueError(f"kernel is one of {', '.join(map(repr, _DRAW))}, not {kernel!r}")
+def drawn(
+    shape: Sequence[int], like: Tensor, convention: Convention, generator: torch.Generator | None = None
+) -> Tensor:
+    """A kernel drawn by its shape: in float32 or finer, on the generator's device, or else that of `like`."""
+    if not isinstance(generator, torch.Generator | None):
+        raise TypeError(f"generator is a torch.Generator or None, not a {type(generator).__name__}")
+    device = like.device if generator is None else generator.device
+    kernel = torch.empty(shape, device=device, dtype=_drawn_dtype(like))
+    draw_(kernel, convention, generator)
+    return kernel
+
+
+def _drawn_dtype(like: Tensor) -> torch.dtype:
+    return torch.promote_types(like.dtype, torch.float32)
 
 
 @torch.no_grad()
 def draw_(kernel: Tensor, convention: Convention, generator: torch.Generator | None = None) -> None:
     """Draws a kernel by its own shape."""
-    check_convention(convention)
+    check_choice("kernel", convention, _DRAW)
     _DRAW[convention](kernel, generator)
 
 

@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from repopt.algebra.branches import Conv, Identity
 from repopt.optim import SGD, Adam, AdamW, Lion, RepOptimizer
 from repopt.optim.attachment import attach_as_is
 from repopt.plans.planning import Plan
-from repopt.plans.planning import plan as make_plan
+from repopt.plans.stamps import SAVED
 
 Rule = Literal["sgd", "adamw", "adam", "lion"]
 Implementation = Literal["fused", "foreach", "plain"]
@@ -127,7 +126,7 @@ def _make(way: str, rule: Rule, plan: Plan, implementation: str, graph: bool) ->
     """An optimizer, and what repopt keeps beside it."""
     params = [module.weight for module in plan.modules().values()]
     if way in {"closed", "plain"}:
-        closed = _closed(rule, params, plan) if way == "closed" else _closed(rule, params, _without_operators(params))
+        closed = _closed(rule, params, plan if way == "closed" else Plan.empty(plan.model))
         return closed, lambda: closed.nbytes
     options: dict[str, Any] = dict(_IMPLEMENTATIONS[implementation])
     if rule == "sgd":
@@ -146,14 +145,6 @@ def _closed(rule: Rule, params: list[Tensor], plan: Plan) -> RepOptimizer:
         return SGD(params, plan, **_SGD)
     kinds: dict[str, Callable[..., RepOptimizer]] = {"adamw": AdamW, "adam": Adam, "lion": Lion}
     return kinds[rule](params, plan, lr=1e-4)
-
-
-def _without_operators(params: list[Tensor]) -> Plan:
-    """A plan of a tiny operator, whose weight joins the parameters, and of none of theirs."""
-    tiny = torch.nn.Conv2d(2, 2, 3, padding=1, bias=False).to(params[0])
-    tiny.weight.grad = torch.zeros_like(tiny.weight)
-    params.append(tiny.weight)
-    return make_plan(tiny, {"^$": [Conv(3), Identity()]}, scales="ones")
 
 
 class _Timer:
@@ -221,7 +212,7 @@ class _Timer:
 def _state_bytes(optimizer: Optimizer) -> int:
     """The saved state, without the branches' kernels, which are not state."""
     saved = optimizer.state_dict()
-    blocks = [block for group in saved["param_groups"] for block in group.get("repopt_branches", {}).values()]
+    blocks = [block for group in saved["param_groups"] for block in group.get(SAVED, {}).values()]
     return _nbytes(saved["state"]) + sum(_nbytes(branch["state"]) for block in blocks for branch in block.values())
 
 

@@ -1,12 +1,11 @@
 """`repopt compare`: which way to train a network is best."""
 
-import json
 import math
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from repopt.cli.output import Device, model_options, table
+from repopt.cli.output import Device, model_options, print_json, table
 from repopt.cli.screen import Screen
 from repopt.compare.budget import shortened
 from repopt.compare.comparing import Say, measured, prepared, run_folder, within
@@ -17,7 +16,7 @@ from repopt.compare.verdict import Measured, sentences
 from repopt.compare.ways import chosen_ways, shipped_scales
 from repopt.data import load_data
 from repopt.device import chosen_device, environment
-from repopt.files import replacing
+from repopt.files import write_json
 from repopt.plans.wording import counted
 from repopt.train.auto_recipe import auto_recipe
 from repopt.train.branch_choice import read_choice
@@ -163,15 +162,14 @@ def run_study(
         results, guessing=accuracy_of_guessing(data.val.labels), epochs=study.recipe.epochs, wanted=asked.recipe.epochs
     )
     record = {**as_record(study, spent, results, said, command), "environment": environment(chosen_on)}
-    with replacing(out / "compare.json") as path:
-        path.write_text(json.dumps(record, indent=2) + "\n")
+    write_json(out / "compare.json", record)
     page = (
         _write_page(study, out, results, said, command, chosen.no_int8)
         if command
         else "no page: every training diverged"
     )
     if as_json:
-        print(json.dumps(record, indent=2))
+        print_json(record)
     else:
         _print(results, said, command)
         print(f"time: {spent['this_time']:.1f} minutes, estimated {spent['estimate']:.1f}")

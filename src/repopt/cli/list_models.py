@@ -4,8 +4,6 @@ from dataclasses import asdict
 from functools import cache
 
 import torch
-from rich import box
-from rich.table import Table
 
 import repopt
 from repopt.cli.output import print_json, table
@@ -68,14 +66,11 @@ def _list_scales(*, json: bool) -> None:
     if json:
         print_json([{"name": name, **(asdict(origin) if origin else {})} for name, origin in found.items()])
         return
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("scales", no_wrap=True)
-    table.add_column("searched on")
-    for column in ("accuracy", "epochs", "seed", "date"):
-        table.add_column(column, justify="right")
+    shown = table("scales", "searched on", "accuracy", "epochs", "seed", "date")
+    shown.columns[1].justify = "left"
     for name, origin in found.items():
-        table.add_row(name, *_cells(origin))
-    Screen().print(table)
+        shown.add_row(name, *_cells(origin))
+    Screen().print(shown)
 
 
 def _cells(origin: Provenance | None) -> tuple[str, ...]:

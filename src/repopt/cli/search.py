@@ -1,12 +1,13 @@
 """`repopt search`: a model's scales, found on a small data set."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 
 from repopt.cli import conclude, notes_before
 from repopt.cli.output import Device, Strides, model_options
+from repopt.data.images import Broken
 from repopt.files import replacing
 from repopt.train.branch_choice import read_choice
 from repopt.train.distributed import is_first_process
@@ -26,7 +27,7 @@ def search(
     scales_out: Path | None = None,
     strides: Strides | None = None,
     limit: int | None = None,
-    broken: Literal["raise", "skip"] = "raise",
+    broken: Broken = "raise",
     device: Device = "auto",
     resume: bool = False,
     trust: bool = False,

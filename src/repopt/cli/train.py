@@ -1,13 +1,14 @@
 """`repopt train`: train a model by repopt, or by what it is compared with."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 
 from repopt.cli import conclude, notes_before
 from repopt.cli.output import Device, Strides, model_options
 from repopt.compare.ways import shipped_scales
+from repopt.data.images import Broken
 from repopt.train.branch_choice import read_choice
 from repopt.train.distributed import is_first_process
 from repopt.train.job import Job
@@ -29,7 +30,7 @@ def train(
     strides: Strides | None = None,
     se: bool = False,
     limit: int | None = None,
-    broken: Literal["raise", "skip"] = "raise",
+    broken: Broken = "raise",
     device: Device = "auto",
     resume: bool = False,
     trust: bool = False,

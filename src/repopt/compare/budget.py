@@ -46,7 +46,7 @@ class Extent:
 
     @property
     def trainings(self) -> int:
-        """Of each way."""
+        """How many there are of each way."""
         return self.rates + self.seeds - 1
 
 

@@ -181,7 +181,7 @@ class _Work:
         return measured, runs
 
     def accuracy(self, way: Way, rate: float, seed: int) -> float | None:
-        """Of a training, which is finished if it is not yet; None if it diverged."""
+        """Trains unless that is done already, and returns the accuracy; None if it diverged."""
         folder = run_folder(self.out, way.name, rate, seed)
         lost = folder.with_name(f"{folder.name}.diverged")
         if lost.exists():
@@ -208,7 +208,7 @@ class _Work:
         return accuracy
 
     def int8_accuracies(self, runs: Sequence[Path], backend: Backend) -> tuple[float, ...]:
-        """Of the runs of a way; none if one of them cannot be quantized."""
+        """The INT8 accuracies of a way's runs; none if one of them cannot be quantized."""
         found = [self.tried_to(partial(self.int8_accuracy, backend=backend), "INT8", run) for run in runs]
         known = tuple(accuracy for accuracy in found if accuracy is not None)
         return known if len(known) == len(runs) else ()

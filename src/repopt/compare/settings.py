@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from repopt.files import read_as, replacing
+from repopt.files import read_as, write_json
 from repopt.quantize.setting import Backend
 
 _FILE = "settings.json"
@@ -64,5 +64,4 @@ def read_chosen(out: Path, request: dict[str, Any]) -> Chosen | None:
 
 def write_chosen(out: Path, request: dict[str, Any], chosen: Chosen) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    with replacing(out / _FILE) as path:
-        path.write_text(json.dumps(asdict(Settings(request=request, chosen=chosen)), indent=2) + "\n")
+    write_json(out / _FILE, asdict(Settings(request=request, chosen=chosen)))

@@ -106,7 +106,7 @@ def _is_tied(accuracies: Mapping[float, float | None], rate: float) -> bool:
 
 
 def standard_error(accuracies: Sequence[float], images: int) -> float:
-    """Of the mean over seeds, which may agree by chance: by the share of correct images they would differ, too.
+    """The standard error of the mean over seeds. These may agree by chance, so it is at least that of so many images.
 
     Example:
         >>> round(standard_error([90.0, 92.0], images=10_000), 2), round(standard_error([90.0], images=100), 2)
@@ -173,7 +173,7 @@ def _about_int8(order: Sequence[Measured]) -> list[str]:
 
 
 def _about_rates(order: Sequence[Measured]) -> list[str]:
-    """Of ways whose best rate may lie beyond those that were tried."""
+    """Sentences on ways whose best rate may lie beyond those that were tried."""
     several, said = [each for each in order if len(each.rates) > 1 and not _is_tied(each.rates, each.lr)], []
     for edge, beyond, of in (("lowest", "lower", min), ("highest", "higher", max)):
         at = [f"{each.name} ({each.lr:g})" for each in several if each.lr == of(each.rates)]

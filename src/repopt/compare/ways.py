@@ -1,11 +1,11 @@
 """The ways to train a network that are compared: a method, and for RepOpt the scales that it takes."""
 
-import difflib
 from dataclasses import dataclass
 
 from repopt.algebra.csla import Convention
 from repopt.models import list_models
 from repopt.models.references import is_reference
+from repopt.plans.choices import instead_of
 from repopt.plans.scales import shipped
 from repopt.train.methods import LEARN, Method, counterpart
 
@@ -56,9 +56,7 @@ def chosen_ways(
     """
     for name in names:
         if name not in WAYS:
-            near = difflib.get_close_matches(name, WAYS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(WAYS)}"
-            raise ValueError(f"--methods has no {name!r}: {hint}")
+            raise ValueError(f"--methods has no {name!r}: {instead_of(name, WAYS)}")
         if names.count(name) > 1:
             raise ValueError(f"--methods has {name!r} twice: name each once")
     ways = tuple(_way(name, model, scales or default) for name in names or _fitting(model))

@@ -18,6 +18,7 @@ from torch import Tensor
 from repopt.data.images import as_bytes, resized
 from repopt.data.noise import normal_noise
 from repopt.data.resident_randaugment import DRAWS_PER_OPERATION, rand_augmented_batch
+from repopt.plans.choices import check_choice
 
 RandAugments = Literal["authors", "torchvision"]
 Paint = Literal["noise", "mean"]
@@ -78,12 +79,8 @@ class Augmentation:
                 f"randaugment must be at least one operation and a level of 1 to {_HIGHEST_LEVEL}, as (2, 15), not "
                 f"{self.randaugment}"
             )
-        for name, word, words in (
-            ("randaugment_by", self.randaugment_by, get_args(RandAugments)),
-            ("erasing_with", self.erasing_with, get_args(Paint)),
-        ):
-            if word not in words:
-                raise ValueError(f"{name} is {' or '.join(map(repr, words))}, not {word!r}")
+        check_choice("randaugment_by", self.randaugment_by, get_args(RandAugments))
+        check_choice("erasing_with", self.erasing_with, get_args(Paint))
         if not isinstance(self.flip, bool):
             raise TypeError(f"flip is True or False, not {self.flip!r}")
         for name, value in (("color_jitter", self.color_jitter), ("erasing", self.erasing)):
@@ -159,16 +156,19 @@ def apply(
     return batch
 
 
-def scaling(mean: Sequence[float], std: Sequence[float], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Factor and summand that normalize pixels from 0 to 255, made once and kept on the device.
+def scaling(
+    mean: Sequence[float], std: Sequence[float], device: torch.device, highest: float = 255
+) -> tuple[Tensor, Tensor]:
+    """Factor and summand that normalize pixels from 0 to `highest`, made once and kept on the device.
 
     Args:
         mean: of each channel, on a scale from 0 to 1.
         std: deviation of each channel, likewise.
         device: where.
+        highest: what a pixel may be.
     """
     centre, spread = (torch.tensor(tuple(values), dtype=torch.float64).view(-1, 1, 1) for values in (mean, std))
-    return (1 / (255 * spread)).float().to(device), (-centre / spread).float().to(device)
+    return (1 / (highest * spread)).float().to(device), (-centre / spread).float().to(device)
 
 
 def scaled(pixels: Tensor, factor: Tensor, summand: Tensor) -> Tensor:

@@ -10,16 +10,15 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import get_args
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from repopt.data.images import ImageFiles, Images, Splits, balanced, resized_bytes
-
-Broken = Literal["raise", "skip"]
+from repopt.data.images import Broken, ImageFiles, Images, Splits, balanced, resized_bytes
+from repopt.plans.choices import check_choice
 
 _SOURCES = {
     "digits": "digits",
@@ -97,8 +96,7 @@ def load_data(
     for name, number in (("size", size), ("limit", limit), ("eval_size", eval_size)):
         if number is not None and number < 1:
             raise ValueError(f"{name} must be at least 1, not {number}")
-    if broken not in ("raise", "skip"):
-        raise ValueError(f"broken is 'raise' or 'skip', not {broken!r}")
+    check_choice("broken", broken, get_args(Broken))
     splits = _read(source, size=size, limit=limit, cache=cache, broken=broken, eval_size=eval_size)
     asked = size if splits.listing is None else None  # files were decoded at the side that was asked for
     train, val = (_cut(split, asked, limit) for split in (splits.train, splits.val))

@@ -13,13 +13,12 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 
 from repopt.data.cached import cached
 from repopt.data.decoding import ENDINGS, OTHERS, sides
-from repopt.data.images import ImageFiles, Images, Splits, balanced, tenth
+from repopt.data.images import Broken, ImageFiles, Images, Splits, balanced, tenth
 from repopt.data.processes import decode, find_broken
 from repopt.plans.wording import counted, listed
 
@@ -37,7 +36,7 @@ def read_folder(
     size: int | None = None,
     limit: int | None = None,
     cache: Path | None = None,
-    broken: Literal["raise", "skip"] = "raise",
+    broken: Broken = "raise",
     eval_size: int | None = None,
     resident: int = RESIDENT,
 ) -> Splits:
@@ -245,7 +244,7 @@ def _without(faults: Mapping[int, str], train: ImageFiles, val: ImageFiles) -> t
     return parts
 
 
-def _report(faults: Mapping[int, str], paths: Sequence[Path], broken: Literal["raise", "skip"]) -> None:
+def _report(faults: Mapping[int, str], paths: Sequence[Path], broken: Broken) -> None:
     if not faults:
         return
     place, reason = next(iter(faults.items()))
@@ -261,7 +260,7 @@ def _report(faults: Mapping[int, str], paths: Sequence[Path], broken: Literal["r
 
 
 def _digest(root: Path, *parts: ImageFiles, size: Callable[[Path], int] | None = None) -> str:
-    """Of the files' names inside the folder and their labels, and of their sizes where these are asked for."""
+    """A digest of the files' names inside the folder and their labels, and of their sizes where these are asked for."""
     digest = hashlib.sha256()
     for part in parts:
         for path, label in zip(part.paths, part.labels.tolist(), strict=True):

@@ -5,10 +5,13 @@ Every source of data gives `Splits`: the classes, a training split and a validat
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+Broken = Literal["raise", "skip"]  # what is done about files that cannot be decoded
 
 _SPLIT_SEED = 2023
 

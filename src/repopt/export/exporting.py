@@ -26,6 +26,7 @@ from repopt.export.modules import Exported, check_target, compared, kept
 from repopt.files import read_as, seal_of
 from repopt.models import as_deployed
 from repopt.models.references import is_reference
+from repopt.plans.choices import instead_of
 from repopt.plans.wording import first_line
 from repopt.quantize import Int8, calibration_batches, post_training
 from repopt.quantize.onnx_files import check_opset, need, onnx_runner
@@ -168,7 +169,7 @@ def _checked(
     symmetric: bool,
 ) -> Format:
     if not isinstance(format, str) or format not in FORMATS:
-        raise ValueError(f"there is no format {format!r}; there is {', '.join(FORMATS)}")
+        raise ValueError(f"there is no format {format!r}: {instead_of(format, FORMATS)}")
     if images is not None and images < 1:
         raise ValueError(f"at least 1 image is compared on, not {images}")
     if opset is not None and not format.startswith("onnx"):
@@ -211,10 +212,10 @@ def _int8(
             f"{str(chosen)!r} holds INT8 of other weights than {str(run)!r} has now: quantize the run again, with "
             "another --out, and give that folder to --int8"
         )
-    kept = ("method", *(each.name for each in fields(Int8)), "form", "int8_accuracy")
+    recorded = ("method", *(each.name for each in fields(Int8)), "form", "int8_accuracy")
     loaded = load_program(program, trust=trust)
     _check_fits(loaded, source, program)
-    return loaded, {name: record[name] for name in kept if name in record}
+    return loaded, {name: record[name] for name in recorded if name in record}
 
 
 def _program_in(folder: Path) -> Path | None:

@@ -23,9 +23,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from repopt.files import placing_folder, read_sealed, replacing, write_sealed
+from repopt.data.augment import scaling
+from repopt.files import placing_folder, read_sealed, replacing, write_json, write_sealed
 from repopt.models import create_model
-from repopt.models.folding import two_of
+from repopt.models.calling import two_of
 from repopt.models.saved import CONFIG, WEIGHTS
 from repopt.quantize.onnx_files import Agreement, onnx_runner, write_onnx
 
@@ -50,9 +51,9 @@ class Normalized(nn.Module):
     def __init__(self, model: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
         self.model, self.training = model, model.training
-        centre, spread = (torch.tensor(tuple(values), dtype=torch.float64).view(-1, 1, 1) for values in (mean, std))
-        self.register_buffer("factor", (1 / spread).float())
-        self.register_buffer("summand", (-centre / spread).float())
+        factor, summand = scaling(mean, std, torch.device("cpu"), highest=1)
+        self.register_buffer("factor", factor)
+        self.register_buffer("summand", summand)
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.model(images * self.factor + self.summand)
@@ -96,7 +97,7 @@ def _write_program(deployment: Deployment, path: Path) -> Forward:
 
 def _write_weights(deployment: Deployment, path: Path) -> Forward:
     write_sealed(path / WEIGHTS, deployment.module.state_dict())
-    (path / CONFIG).write_text(json.dumps(deployment.config, indent=2) + "\n")
+    write_json(path / CONFIG, deployment.config)
     return create_model(path, trust=True).eval()  # it was trusted when the run was loaded
 
 

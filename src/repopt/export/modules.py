@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import repopt
 from repopt.export.formats import BY_SUFFIX, Deployment, Format, Forward
 from repopt.models import as_deployed
-from repopt.models.folding import taken
+from repopt.models.calling import outputs_for
 from repopt.plans.copying import copied
 from repopt.plans.patterns import check_model
 from repopt.quantize.onnx_files import Agreement, check_opset, compare, exporting, need
@@ -89,7 +89,7 @@ def export_model(
     check_target(target, kind)
     module, images = as_deployed(model).cpu().eval(), example.detach().cpu()
     original = copied(model).cpu().eval()
-    found = taken(original, images)
+    found = outputs_for(original, images)
     if not isinstance(found, Tensor):
         raise ValueError(
             f"only a model that returns one tensor can be exported, and this returns a {type(found).__name__}"

@@ -18,6 +18,7 @@ from repopt.models.repvgg import QARepVGG, RepVGG, plain_from_repvgg
 from repopt.models.saved import give_biases_, read_saved
 from repopt.models.staged import StagedNet
 from repopt.models.vgg import VGG, VGG_SPECS, RepOptVGG, VGGSpec
+from repopt.plans.wording import joined
 
 __all__ = [
     "GHOST_WIDTHS",
@@ -137,11 +138,11 @@ def check_name(name: str) -> None:
     """Raises unless it is a name of `list_models()` or a reference, which may still name nothing."""
     if name in _MAKERS or is_reference(name):
         return
-    near = difflib.get_close_matches(name.lower(), list_models()) or ["repopt_vgg_b1"]
+    near = difflib.get_close_matches(name.lower(), list_models())
+    hint = f"did you mean {joined(near, 'or')}? Others" if near else "`repopt list` has ours; others"
     folder = ", nor a folder of that name" if "/" in name else ""
     raise ValueError(
-        f"there is no model {name!r}{folder}; there is {', '.join(near)} and more (repopt list); others are "
-        "timm:NAME, torchvision:NAME or package.module:factory"
+        f"there is no model {name!r}{folder}: {hint} are timm:NAME, torchvision:NAME or package.module:factory"
     )
 
 

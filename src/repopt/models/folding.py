@@ -6,18 +6,15 @@ It computes what the model computes in eval mode. The hooks go by the three name
 (RepVGG's), `reparameterize` and `fuse` (timm's).
 """
 
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from repopt.plans.copying import copied
 from repopt.plans.patterns import check_model
-from repopt.plans.wording import first_line
 from repopt.surgery.blocks import LinearAdditionBlock
 from repopt.surgery.norms import foldable
-from repopt.surgery.norms import norm_affine as norm_affine
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -71,24 +68,6 @@ def as_deployed(model: ModuleT) -> ModuleT:
     check_model(model, "deploy")
     foldable = any(isinstance(module, Foldable | LinearAdditionBlock) for module in model.modules())
     return deploy(model) if foldable else copied(model)
-
-
-@torch.no_grad()
-def taken(model: nn.Module, images: Tensor) -> Any:
-    """What a model returns for a batch; one that it does not take is an error in one sentence."""
-    try:
-        return model(images)
-    except Exception as error:  # of any code at all
-        kind = str(images.dtype).removeprefix("torch.")
-        raise ValueError(
-            f"this {type(model).__name__} does not take a batch of {' x '.join(map(str, images.shape))} {kind} "
-            f"({first_line(error)})"
-        ) from error
-
-
-def two_of(images: Tensor) -> Tensor:
-    """A batch with the first image twice, to export a model with: a batch of one would be taken for a constant."""
-    return images[:1].repeat(2, *[1] * (images.ndim - 1))
 
 
 def _outermost(module: nn.Module) -> list[Foldable]:

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from repopt.algebra.branches import Branch, Conv, Identity
 from repopt.algebra.csla import Convention
-from repopt.models.folding import Foldable, norm_affine
+from repopt.models.folding import Foldable
 from repopt.models.squeeze import SqueezeExcite
 from repopt.models.staged import Pooling, StagedNet, Stride, dilated, draw_convolutions_
+from repopt.surgery.norms import norm_affine
 
 GHOST_WIDTHS: Mapping[str, float] = {
     "050": 0.5,

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from repopt.algebra.branches import Branch, Conv, Identity
 from repopt.algebra.csla import equivalent_kernel, imagine, over_channels
 from repopt.algebra.operators import operator_of
-from repopt.models.folding import norm_affine
 from repopt.models.vgg import VGG, PlainBlock, RepOptVGG, VGGBlock
+from repopt.surgery.norms import norm_affine
 
 _BRANCHES: Mapping[str, Branch] = {"rbr_dense": Conv(3), "rbr_1x1": Conv(1), "rbr_identity": Identity()}
 

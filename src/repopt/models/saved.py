@@ -3,6 +3,7 @@
 A finished run is such a folder, and so is what `repopt export --format safetensors` writes.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,6 @@ def give_biases_(model: nn.Module, names: list[str]) -> None:
             operator.bias = nn.Parameter(operator.weight.new_zeros(len(operator.weight)))
 
 
-def tuples(options: dict[str, Any]) -> dict[str, Any]:
+def tuples(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options as they were before JSON turned their tuples into lists."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}

@@ -1,14 +1,15 @@
 """What the models share: steps one after another, one feature map per stage, a classifier on the pooled last one."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from repopt.algebra.branches import Branch
-from repopt.algebra.csla import Convention, check_convention, draw_
+from repopt.algebra.csla import Convention, draw_
 from repopt.models.folding import Foldable
+from repopt.plans.choices import check_choice
 
 Pooling = Literal["avg", ""]
 
@@ -146,7 +147,7 @@ def declared(imagined: Mapping[str, list[Branch]] | None) -> dict[str, list[Bran
 
 def draw_convolutions_(model: nn.Module, kernel: Convention) -> None:
     """Draws the kernels of all convolutions by a convention; torch has drawn them by the authors' already."""
-    check_convention(kernel)
+    check_choice("kernel", kernel, get_args(Convention))
     if kernel == "authors":
         return
     for module in model.modules():
@@ -157,7 +158,6 @@ def draw_convolutions_(model: nn.Module, kernel: Convention) -> None:
 def _check_head(num_classes: int, global_pool: str) -> None:
     if not isinstance(num_classes, int) or num_classes < 0:
         raise ValueError(f"num_classes must be a whole number from 0 on, not {num_classes!r}")
-    if global_pool not in ("avg", ""):
-        raise ValueError(f"global_pool is 'avg' or '', not {global_pool!r}")
+    check_choice("global_pool", global_pool, get_args(Pooling))
     if num_classes and not global_pool:
         raise ValueError("a classifier needs pooled features: give global_pool='avg', or num_classes=0")

@@ -6,7 +6,7 @@ CSLA block + regular optimizer = single operator + optimizer with GR            
 import math
 import warnings
 from collections.abc import Mapping
-from typing import Literal, SupportsIndex
+from typing import Literal, SupportsIndex, get_args
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ from repopt.optim.grad_route import GradRoute
 from repopt.optim.rep_optimizer import RepOptimizer
 from repopt.optim.rules import RULES, rule_of
 from repopt.optim.sgd import SGDRoute
+from repopt.plans.choices import check_choice
 from repopt.plans.planning import Plan, check_plan
 
 Route = Literal["auto", "grad", "branch"]
@@ -102,8 +103,7 @@ def attach_as_is(
     check_plan(plan)
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"attach takes a torch optimizer first and the plan second, not a {type(optimizer).__name__}")
-    if route not in ("auto", "grad", "branch"):
-        raise ValueError(f"route is 'auto', 'grad' or 'branch', not {route!r}")
+    check_choice("route", route, get_args(Route))
     if max_norm is not None:
         check_max_norm(max_norm)
     _check_attachable(optimizer)

@@ -41,7 +41,7 @@ from repopt.optim.stand_in import (
     with_closure,
 )
 from repopt.plans.planning import Plan, check_kernel_names
-from repopt.plans.stamps import KEY, SAVED
+from repopt.plans.stamps import KEY, SAVED, params_of
 
 
 class BranchRoute:
@@ -243,8 +243,7 @@ class BranchRoute:
         if weights is not self._weights or self._max_norm is not None:  # the same dict: the same params in all groups
             blocks = {id(weight): self._blocks[name] for name, weight in weights.items()}
             if self._max_norm is not None:
-                outside = [param for group in groups for param in group["params"] if id(param) not in blocks]
-                self._aliases = aliases_of(outside)
+                self._aliases = aliases_of([param for param in params_of(optimizer) if id(param) not in blocks])
             self._swaps = [_Swap(group["params"], blocks, self._aliases) for group in groups]
             self._kernels = [kernel for block in blocks.values() for kernel in block.kernels.values()]
             self._weights = weights

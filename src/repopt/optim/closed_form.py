@@ -18,10 +18,11 @@ from repopt.algebra.multiplier import Multiplier, grad_mult
 from repopt.algebra.sharding import is_sharded, local_rows
 from repopt.device import takes_kernels
 from repopt.optim.clipping import check_max_norm, clip_coefficient
-from repopt.optim.contract import PlannedWeights, params_of
+from repopt.optim.contract import PlannedWeights
 from repopt.optim.kernels.launches import Launch, Row, address_of, entries_of_block, has_channels_last, takes
 from repopt.optim.one_pass import OnePass, Update, is_worth_it, one_pass
 from repopt.plans.planning import Plan
+from repopt.plans.stamps import params_of
 
 # Elements that a CPU steps at once: weight, gradient, states and scratch of so many stay in its second-level cache.
 _PIECE = 1 << 16
@@ -255,7 +256,7 @@ class _Arrangement:
             Launch(rows, form.plan, rule=form.rule, degree=form.degree, flags=self._kinds[rows[0].group][1])
             for rows in at_once.values()
         ]
-        self.sharded = any(row.rows is not None or is_sharded(row.param) for row in self.rows)
+        self.sharded = any(is_sharded(row.param) for row in self.rows)
         self._left_out = len(params) - len(stepped)
         self._stepped = list(map(id, stepped))
         self._state = optimizer.state

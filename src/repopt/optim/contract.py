@@ -25,7 +25,7 @@ from repopt.algebra.operators import LinearOperator
 from repopt.algebra.sharding import local_rows
 from repopt.plans.patterns import clean_modules
 from repopt.plans.planning import Plan
-from repopt.plans.stamps import KEY, SAVED, WORKED_IN
+from repopt.plans.stamps import KEY, SAVED, WORKED_IN, params_of
 
 _PARAMETERS = attrgetter("_parameters")
 
@@ -117,11 +117,6 @@ class PlannedWeights:
         return found
 
 
-def params_of(optimizer: Optimizer) -> list[Tensor]:
-    """The parameters of all groups, in their order."""
-    return list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
-
-
 def refuse_copy(protocol: SupportsIndex) -> Any:
     raise TypeError(
         "an optimizer that repopt works in cannot be copied or pickled, since what ties it to its plan would be lost: "
@@ -131,7 +126,7 @@ def refuse_copy(protocol: SupportsIndex) -> Any:
 
 def check_held(optimizer: Optimizer, plan: Plan) -> None:
     """Raises unless the optimizer holds every planned weight that requires a gradient."""
-    held = _held_ids(optimizer)
+    held = set(map(id, params_of(optimizer)))
     if plan.blocks and not any(id(param) in held for param in plan.model.parameters()):
         raise ValueError(
             "the optimizer holds no parameter of the plan's model, perhaps those of a copy: make the plan on the model "
@@ -145,10 +140,6 @@ def check_held(optimizer: Optimizer, plan: Plan) -> None:
             f"the optimizer does not hold the weight of {missing[0]!r}{others}: give it the parameters of the plan's "
             "model, or freeze the operator"
         )
-
-
-def _held_ids(optimizer: Optimizer) -> set[int]:
-    return {id(param) for group in optimizer.param_groups for param in group["params"]}
 
 
 @torch.no_grad()

@@ -55,7 +55,7 @@ def _is_at_least_0(number: object) -> bool:
 
 
 def _scales(search: nn.Module) -> set[Tensor]:
-    """Of the blocks, which have kernels and scales."""
+    """The scales of the blocks, which also have kernels."""
     found: set[Tensor] = set()
     for module in search.modules():
         kernels, scales = (getattr(module, name, None) for name in ("kernels", "scales"))

@@ -32,6 +32,7 @@ from repopt.optim.stand_in import (
     with_closure,
 )
 from repopt.plans.planning import Plan
+from repopt.plans.stamps import params_of
 
 
 class GradRoute:
@@ -63,7 +64,7 @@ class GradRoute:
         if optimizer is self._stand_in:  # a step that calls its parent's step
             return None
         names = {id(weight): name for name, weight in self._planned.held_by(optimizer).items()}
-        held = [param for group in optimizer.param_groups for param in group["params"]]
+        held = params_of(optimizer)
         aliases = aliases_of([param for param in held if id(param) in names or self._max_norm is not None])
         stand_in = self._stand_in = _standing_in(optimizer, aliases)
         self._aliases, self._options = aliases, [dict(group) for group in optimizer.param_groups]

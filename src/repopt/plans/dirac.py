@@ -8,14 +8,14 @@ The simplest relative of the method, and its baseline: what remains if only the 
 import torch
 from torch import nn
 
-from repopt.algebra.csla import Convention, check_has_values, draw_
+from repopt.algebra import csla
 from repopt.algebra.sharding import write_rows_
 from repopt.plans.planning import Plan, check_plan
 
 
 @torch.no_grad()
 def dirac_init_(
-    model: nn.Module, plan: Plan, kernel: Convention = "authors", generator: torch.Generator | None = None
+    model: nn.Module, plan: Plan, kernel: csla.Convention = "authors", generator: torch.Generator | None = None
 ) -> None:
     """Draws the planned operators' kernels anew, and adds 1 on the diagonal of those that have an identity branch.
 
@@ -34,12 +34,10 @@ def dirac_init_(
     check_plan(plan)
     modules = plan.on(model).modules()
     for name, module in modules.items():
-        check_has_values(module.weight, name)
+        csla.check_has_values(module.weight, name)
     for name, module in modules.items():
         weight = module.weight
-        device = weight.device if generator is None else generator.device
-        drawn = torch.empty(weight.shape, device=device, dtype=torch.promote_types(weight.dtype, torch.float32))
-        draw_(drawn, kernel, generator)
+        drawn = csla.drawn(weight.shape, weight, kernel, generator)
         identity = next((placed for placed in plan.blocks[name].branches.values() if placed.is_identity), None)
         if identity is not None:
             identity.view(drawn).add_(1)

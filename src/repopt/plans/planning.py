@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from repopt.algebra.csla import Block, Convention, IdentityStart, Kernels, imagi
 from repopt.algebra.multiplier import Multiplier, grad_mult
 from repopt.algebra.operators import LinearOperator, check_weight, is_linear_operator, operator_of, spell
 from repopt.algebra.sharding import local_rows, write_rows_
+from repopt.plans.choices import check_choice
 from repopt.plans.declarations import declared_branches, declared_depths, left_out_of_parts
 from repopt.plans.patterns import (
     Branches,
@@ -117,6 +118,11 @@ class Plan:
         operators = counted(len(self.blocks), "operator")
         return f"Plan({operators} of a {type(self.model).__name__}, scales={self.scales!r})"
 
+    @classmethod
+    def empty(cls, model: nn.Module) -> Plan:
+        """A plan of no operators, for an optimizer of repopt that trains a model as it is."""
+        return cls(model=model, blocks={}, scales=Scales({}))
+
     @property
     def operators(self) -> tuple[str, ...]:
         """The names of the planned operators."""
@@ -198,8 +204,7 @@ class Plan:
         Returns:
             The kernels that were drawn, a dictionary by operator and branch.
         """
-        if identity not in {"searched", "one"}:
-            raise ValueError(f"identity is 'searched' or 'one', not {identity!r}")
+        check_choice("identity", identity, get_args(csla.IdentityStart))
         scales, modules, drawn = self._scales(), self.modules(), {}
         for name, module in modules.items():
             csla.check_has_values(module.weight, name)

@@ -35,8 +35,7 @@ def preset_operators(model: nn.Module, preset: str) -> tuple[Chosen, dict[str, s
     """The operators that a preset plans, with their branches, and why it leaves others out, by name."""
     if preset not in PRESETS:
         raise ValueError(
-            f"there is no preset {preset!r}, there is {' and '.join(map(repr, PRESETS))}: give one of them, or "
-            "{pattern: [branches]}"
+            f"there is no preset {preset!r}: give {' or '.join(map(repr, PRESETS))}, or {{pattern: [branches]}}"
         )
     operators: Chosen = {}
     left_out: dict[str, str] = {}

@@ -11,12 +11,13 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from repopt.files import read_sealed, read_torch, write_sealed
+from repopt.plans.choices import check_choice
 from repopt.plans.declarations import names_in_parts
 from repopt.plans.patterns import clean
 from repopt.plans.wording import counted
@@ -137,8 +138,7 @@ class Scales(Mapping[str, Mapping[str, Tensor]]):
             counting: `authors` (and appendix B) gives the first operator of a stage 1 and lets l count those behind
                 it; `paper` (section 4.1) starts with l = 1 at the first operator itself.
         """
-        if counting not in {"authors", "paper"}:
-            raise ValueError(f"counting is 'authors' or 'paper', not {counting!r}")
+        check_choice("counting", counting, get_args(Counting))
         _check_has_blocks(plan)
         values = {}
         for operator, depth in plan.depths().items():

@@ -5,9 +5,11 @@ step, at one look-up per param group: one whose groups are stamped while it does
 guard begins when this module is loaded, with the first public name of repopt that is used.
 """
 
+from itertools import chain
 from typing import Any
 from weakref import WeakSet
 
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -18,6 +20,11 @@ KEY = "repopt"  # of the stamp, in a param group and in the defaults
 SAVED = "repopt_branches"
 
 WORKED_IN: WeakSet[Optimizer] = WeakSet()  # the optimizers that train a plan now
+
+
+def params_of(optimizer: Optimizer) -> list[Tensor]:
+    """The parameters of all groups, in their order."""
+    return list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
 
 
 def refuse_plain_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -45,7 +52,7 @@ def _wraps(optimizer: Optimizer) -> bool:
     """
     if type(optimizer).step.__module__.startswith("torch.optim."):
         return False
-    held = {id(param) for inner in WORKED_IN for group in inner.param_groups for param in group["params"]}
+    held = {id(param) for inner in WORKED_IN for param in params_of(inner)}
     return any(id(param) in held for group in optimizer.param_groups if KEY in group for param in group["params"])
 
 

@@ -10,10 +10,10 @@ def counted(number: float, thing: str) -> str:
     return f"{number:,.12g} {thing}{'' if number == 1 else 's'}"
 
 
-def joined(words: Iterable[str]) -> str:
+def joined(words: Iterable[str], by: str = "and") -> str:
     """a, b and c."""
     *few, last = words
-    return f"{', '.join(few)} and {last}" if few else last
+    return f"{', '.join(few)} {by} {last}" if few else last
 
 
 def listed(names: Sequence[str] | Mapping[str, object]) -> str:
@@ -23,5 +23,5 @@ def listed(names: Sequence[str] | Mapping[str, object]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Of what an error of other code says; its kind where it says nothing."""
+    """The first line of another library's error, or its class where it says nothing."""
     return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from repopt.files import replacing
-from repopt.models.folding import two_of
+from repopt.models.calling import two_of
 from repopt.plans.wording import first_line
 from repopt.quantize.quiet import quiet_logs
 

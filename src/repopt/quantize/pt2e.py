@@ -18,7 +18,7 @@ from torch.fx import Graph, GraphModule
 from torch.utils._pytree import tree_leaves
 
 from repopt.models import as_deployed
-from repopt.models.folding import taken, two_of
+from repopt.models.calling import outputs_for, two_of
 from repopt.plans.copying import copied
 from repopt.plans.patterns import check_model
 from repopt.plans.wording import first_line, joined
@@ -198,7 +198,7 @@ def check_batches(model: nn.Module, batches: Sequence[Tensor]) -> Any:
             raise ValueError(f"calibration images must be float32, not {kind}: give them so, and model.float()")
         if not batch.isfinite().all():
             raise ValueError("calibration images must be finite, and one of them holds inf or nan")
-    found = taken(copied(model).cpu().eval(), batches[0][:1].cpu())
+    found = outputs_for(copied(model).cpu().eval(), batches[0][:1].cpu())
     if not all(map(_is_finite, tree_leaves(found))):
         spoilt = [name for name, value in model.state_dict().items() if not _is_finite(value)]
         where = f", and {spoilt[0]!r} holds some" if spoilt else ""

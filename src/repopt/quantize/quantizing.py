@@ -1,6 +1,5 @@
 """From a trained run to INT8 and its cost: accuracy and size of both models, and how fast they are on this CPU."""
 
-import json
 import math
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -12,8 +11,9 @@ from torch import Tensor, nn
 
 from repopt.data import DataSet, EvalBatches
 from repopt.device import arithmetic, environment
-from repopt.files import placing_folder, read_as, seal_of
+from repopt.files import placing_folder, read_as, seal_of, write_json
 from repopt.models import RepGhostNet, RepOptGhostNet, RepVGG, as_deployed, plain_from_repvgg
+from repopt.plans.choices import check_choice
 from repopt.plans.planning import Plan, plan
 from repopt.quantize.calibration import calibration_batches, trimmed
 from repopt.quantize.onnx_files import write_onnx
@@ -70,9 +70,8 @@ class QuantizeJob:
     timing: Timing | None = None
 
     def __post_init__(self) -> None:
-        for name, words in (("method", get_args(Int8Method)), ("form", get_args(Form))):
-            if getattr(self, name) not in words:
-                raise ValueError(f"{name} is one of {', '.join(map(repr, words))}, not {getattr(self, name)!r}")
+        check_choice("method", self.method, get_args(Int8Method))
+        check_choice("form", self.form, get_args(Form))
         if not isinstance(self.setting, Int8):
             raise TypeError(f"setting is an Int8(...), not {self.setting!r}")
         check_kernels(self.setting)
@@ -134,7 +133,7 @@ class _Prepared:
     plan: Plan | None
 
     def accuracy(self, model: nn.Module, device: torch.device) -> float:
-        """Of the float model or the INT8 one, in float32 outside of it."""
+        """The accuracy of the float model or the INT8 one, in float32 outside of it."""
         recipe = replace(self.recipe, precision="fp32")
         options = {"batch_size": recipe.eval_batch, "workers": recipe.workers, **image_format(self.trained)}
         batches = EvalBatches(self.data.val, device=device, **options)
@@ -272,7 +271,7 @@ def _write_int8(prepared: _Prepared, setting: Int8, file: Path, *, device: torch
 
 
 def _int8_accuracy(prepared: _Prepared, file: Path, device: torch.device) -> float:
-    """Of the model as it was written."""
+    """The accuracy of the model as it was written."""
     if file.suffix == ".onnx":
         return prepared.accuracy(OnnxModel(file), _CPU)
     return prepared.accuracy(load_program(file), device)
@@ -323,7 +322,7 @@ def _write_record(folder: Path, record: dict[str, Any], costs: list[LayerCost]) 
         {name: None if value in (math.inf, -math.inf) else value for name, value in asdict(cost).items()}
         for cost in costs  # JSON has no infinity
     ]
-    (folder / "quantized.json").write_text(json.dumps({**record, "layers": layers}, indent=2) + "\n")
+    write_json(folder / "quantized.json", {**record, "layers": layers})
 
 
 def _weight_bytes(model: nn.Module) -> int:

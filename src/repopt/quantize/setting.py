@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from repopt.plans.choices import check_choice, instead_of
+
 Backend = Literal["x86", "onnxruntime"]
 Weights = Literal["channel", "tensor"]
 Calibrator = Literal["default", "minmax", "histogram", "percentile"]
@@ -46,15 +48,13 @@ class Int8:
     def __post_init__(self) -> None:
         known = CALIBRATORS.get(self.backend) if isinstance(self.backend, str) else None
         if known is None:
-            raise ValueError(f"there is no backend {self.backend!r}; there is {', '.join(CALIBRATORS)}")
-        if self.weights not in ("channel", "tensor"):
-            raise ValueError(f"weights have scales by 'channel' or by 'tensor', not {self.weights!r}")
+            raise ValueError(f"there is no backend {self.backend!r}: {instead_of(str(self.backend), CALIBRATORS)}")
+        check_choice("weights", self.weights, get_args(Weights))
         if self.calibrator != "default" and self.calibrator not in known:
             raise ValueError(
                 f"the backend {self.backend} has no calibrator {self.calibrator!r}; it has {', '.join(known)}"
             )
-        if self.rounding not in get_args(Rounding):
-            raise ValueError(f"weights are rounded to the 'nearest' or by 'gptq', not {self.rounding!r}")
+        check_choice("rounding", self.rounding, get_args(Rounding))
         if not isinstance(self.images, int) or self.images < 1:
             raise ValueError(f"calibration needs at least one image, not {self.images!r}")
         check_share(self.trim)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from repopt.files import replacing
+from repopt.files import write_text
 from repopt.plans.wording import joined
 from repopt.report import figures
 from repopt.report.comparison import (
@@ -100,8 +100,7 @@ def write_report(
         raise ValueError(f"{str(out)!r} is a folder: name the page's file, as {str(out / 'report.html')!r}")
     text = render([read_run(folder) for folder in runs], title, overview)
     out.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(out) as unfinished:
-        unfinished.write_text(text, encoding="utf-8")
+    write_text(out, text)
     return out
 
 

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from repopt.files import write_sealed
 from repopt.surgery.blocks import LinearAdditionBlock
+from repopt.surgery.conversion import merge
 
 BEST = "best.safetensors"
 
@@ -14,8 +15,6 @@ def finished_model(model: nn.Module) -> nn.Module:
     """The model that a run leaves behind: the branches of a search and of real blocks are merged."""
     if not any(isinstance(module, LinearAdditionBlock) for module in model.modules()):
         return model
-    from repopt.surgery.conversion import merge
-
     return merge(model)
 
 

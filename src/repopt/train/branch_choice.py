@@ -9,15 +9,13 @@ Run folders hold the same, as JSON.
 """
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
 from repopt.algebra.branches import Branch, Conv, Identity, Linear
-from repopt.files import read_text
+from repopt.files import read_toml
 from repopt.plans.patterns import clean_modules
 from repopt.plans.presets import PRESETS
 
@@ -37,13 +35,13 @@ def read_choice(given: str | None) -> BranchChoice | None:
         raise ValueError(f"--branches takes {', '.join(PRESETS)} or a .toml file, not {given!r}")
     if not path.exists():
         raise FileNotFoundError(f"there is no file {given!r} for --branches")
+    content = read_toml(path)
     try:
-        content: dict[str, Any] = tomllib.loads(read_text(path))
         for names in content.values():
             if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
                 raise ValueError('each line must be \'REGULAR EXPRESSION\' = ["conv3x3", "conv1x1", ...]')
         as_branches(content)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(f"{given!r} holds no branches: {error}") from error
     return content
 

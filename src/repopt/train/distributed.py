@@ -84,7 +84,7 @@ class World:
         if self.is_first:
             try:
                 made[0] = make()
-            except (ValueError, OSError) as error:
+            except Exception as error:  # every rank raises it
                 made[1] = error
         dist.broadcast_object_list(made)
         if made[1] is not None:
@@ -148,8 +148,8 @@ def joined(device: str) -> Iterator[tuple[World, torch.device]]:
         return
     dist.init_process_group("nccl" if cuda else "gloo", timeout=_PATIENCE)
     heartbeat = Heartbeat(rank=dist.get_rank(), size=size)
-    heartbeat.start()
     try:
+        heartbeat.start()
         yield World(rank=dist.get_rank(), size=size), chosen
     except RuntimeError as error:
         if not _is_about_a_rank(error):

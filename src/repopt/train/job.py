@@ -4,8 +4,9 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from repopt.data.images import Broken
 from repopt.plans.planning import ScalesLike
 from repopt.plans.wording import joined
 from repopt.train.branch_choice import BranchChoice
@@ -41,7 +42,7 @@ class Job:
     scales: ScalesLike | None = None
     weights: Path | None = None
     limit: int | None = None
-    broken: Literal["raise", "skip"] = "raise"
+    broken: Broken = "raise"
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     branches: BranchChoice | None = None
 

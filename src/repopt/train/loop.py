@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from repopt.data import DataSet, EvalBatches, TrainBatches
 from repopt.device import arithmetic
+from repopt.surgery.conversion import merge
 from repopt.train.best_weights import BestWeights
 from repopt.train.checkpoint import Position, random_state, set_random_state
 from repopt.train.compiling import compiled
@@ -221,8 +222,6 @@ class Trainer:
 
     def _freeze(self, scales: Mapping[str, Mapping[str, Tensor]] | None = None) -> None:
         """Goes on with the plain model, by the scales of a checkpoint, whose weights are loaded next, or by its own."""
-        from repopt.surgery.conversion import merge
-
         self.optimizer.zero_grad(set_to_none=True)
         scaler, totals = self.step.scaler, self.step.totals
         del self.step  # and what DistributedDataParallel or a CUDA graph hold for it

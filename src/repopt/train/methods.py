@@ -27,10 +27,14 @@ from repopt.models.references import is_reference
 from repopt.optim.attachment import attach_as_is, automatic_route
 from repopt.optim.clipping import clip_grad_norm_
 from repopt.optim.decay import decay_groups
+from repopt.plans.choices import instead_of
 from repopt.plans.dirac import dirac_init_
 from repopt.plans.planning import Plan, ScalesLike, plan
 from repopt.plans.scales import Scales
+from repopt.plans.stamps import params_of
 from repopt.surgery.blocks import Norm
+from repopt.surgery.conversion import branch_model, csla_model, search_blocks, search_model
+from repopt.surgery.freezing import freeze
 from repopt.train.branch_choice import BranchChoice, as_branches, chosen
 from repopt.train.named_optimizer import optimizer_named
 from repopt.train.recipe import Recipe
@@ -98,8 +102,6 @@ def make_subject(
     subject = Subject(method=method, model=model, branches=branches, left_out=bare.left_out)
     draw = torch.Generator().manual_seed(recipe.seed)
     if method == "search" or scales == LEARN:
-        from repopt.surgery.conversion import search_model
-
         searching = search_model(model, bare, start=recipe.start, kernel=recipe.kernel, generator=draw, inplace=True)
         return dataclasses.replace(subject, model=searching, searching=True)
     if method == "dirac":
@@ -109,8 +111,6 @@ def make_subject(
     if built:
         if not drawn:
             raise ValueError(f"the method {method} draws the kernels of its branches: leave --weights out")
-        from repopt.surgery.conversion import branch_model
-
         norm: Norm = "qarepvgg" if method == "qarepvgg" else True
         real = branch_model(model, bare, norm, kernel=recipe.kernel, generator=draw, inplace=True)
         return dataclasses.replace(subject, model=real)
@@ -134,8 +134,6 @@ def make_subject(
     if recipe.rules == "initialization":
         return subject
     if method == "csla":
-        from repopt.surgery.conversion import csla_model
-
         return dataclasses.replace(subject, model=csla_model(model, planned, kernels, inplace=True))
     return dataclasses.replace(subject, plan=planned, kernels=kernels)
 
@@ -163,9 +161,6 @@ def frozen(subject: Subject, optimizer: Optimizer, scales: Mapping[str, Mapping[
         optimizer: the one that trains it.
         scales: to freeze it with, instead of its own.
     """
-    from repopt.surgery.conversion import search_blocks
-    from repopt.surgery.freezing import freeze
-
     if scales is not None:
         for name, block in search_blocks(subject.model).items():
             block.take_(scales[name])
@@ -175,8 +170,6 @@ def frozen(subject: Subject, optimizer: Optimizer, scales: Mapping[str, Mapping[
 
 def searched_scales(subject: Subject) -> dict[str, dict[str, Tensor]]:
     """The scales of a search model as they are now, or those that a plain model was frozen with."""
-    from repopt.surgery.conversion import search_blocks
-
     if subject.plan is not None and subject.plan.scales is not None:
         return {name: dict(scales) for name, scales in subject.plan.scales.items()}
     return {name: block.searched() for name, block in search_blocks(subject.model).items()}
@@ -204,8 +197,8 @@ def make_optimizer(subject: Subject, recipe: Recipe, lr: float | Tensor, *, grap
         options["capturable"] = True
     own = issubclass(kind, optim.RepOptimizer)  # torch has no such optimizer
     if own or (subject.plan is not None and _has_closed_form(recipe)):
-        nothing = Plan(model=subject.model, blocks={}, scales=Scales({}))
-        closed: Optimizer = getattr(optim, recipe.optimizer)(groups, subject.plan or nothing, **options)
+        trained = subject.plan or Plan.empty(subject.model)
+        closed: Optimizer = getattr(optim, recipe.optimizer)(groups, trained, **options)
         return closed
     if kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad):
         # torch's fused SGD starts its momentum from uninitialized memory if GradScaler skips the first step
@@ -224,7 +217,7 @@ def make_optimizer(subject: Subject, recipe: Recipe, lr: float | Tensor, *, grap
 
 def _start_momentum_(optimizer: Optimizer) -> None:
     """From 0, which is the same: torch's fused SGD fails where some have momentum and a layer was left out so far."""
-    for param in (param for group in optimizer.param_groups for param in group["params"]):
+    for param in params_of(optimizer):
         optimizer.state[param]["momentum_buffer"] = torch.zeros_like(param)
 
 
@@ -256,7 +249,7 @@ def plans_branches(name: str, method: Method) -> bool:
 def counterpart(name: str, method: Method) -> str:
     """The model that a method trains: `repopt_vgg_b1` is `repvgg_b1` with real branches."""
     if method not in METHODS:
-        raise ValueError(f"there is no method {method!r}; there is {', '.join(METHODS)}")
+        raise ValueError(f"there is no method {method!r}: {instead_of(method, METHODS)}")
     if is_reference(name) and method == "repvgg":
         raise ValueError(f"the method repvgg is for repopt's own models, not for {name}: take the method branches")
     real = re.fullmatch(r"(?:qa)?rep(vgg|ghostnet)_(\w+)", name)

@@ -39,7 +39,7 @@ def about_auto(recipe: Recipe) -> str:
 
 
 def about_scales(model: str, scales: object, method: str) -> str | None:
-    """Of scales that were chosen for the user."""
+    """A note on scales that were chosen for the user."""
     if scales is None:
         return None
     if scales == model:
@@ -60,7 +60,7 @@ def about_warmup(recipe: Recipe) -> str | None:
 
 
 def about_freeze(recipe: Recipe) -> str | None:
-    """Of scales that are learned while the learning rate is still small."""
+    """A note on scales that are learned while the learning rate is still small."""
     if recipe.freeze_at is None or recipe.freeze_at * recipe.epochs > recipe.warmup_epochs:
         return None
     return (
@@ -71,7 +71,7 @@ def about_freeze(recipe: Recipe) -> str | None:
 
 
 def about_processes(before: int, now: int) -> str | None:
-    """Of a resumed run."""
+    """A note if a resumed run has another number of processes."""
     if before == now:
         return None
     begun = "1 process" if before == 1 else f"{before} processes"
@@ -82,7 +82,7 @@ def about_processes(before: int, now: int) -> str | None:
 
 
 def about_precision(recipe: Recipe, device: torch.device) -> str | None:
-    """Of fp32, where the device is made for less."""
+    """A note on fp32 where the device is made for less."""
     faster = usual_precision(device)
     if recipe.precision != "fp32" or faster == "fp32":
         return None
@@ -110,7 +110,7 @@ def _about_split(data: DataSet) -> str | None:
 
 
 def _about_classes(data: DataSet) -> str | None:
-    """Of classes that no validation image has."""
+    """A note on classes that no validation image has."""
     counts = torch.bincount(data.val.labels, minlength=len(data.classes)).tolist()
     missing = [name for name, count in zip(data.classes, counts, strict=True) if not count]
     if not missing:
@@ -119,7 +119,7 @@ def _about_classes(data: DataSet) -> str | None:
 
 
 def about_batch(asked: int, recipe: Recipe, data: DataSet) -> str | None:
-    """Of a batch that had to shrink, or that leaves an epoch with hardly a step."""
+    """A note on a batch that had to shrink, or that leaves an epoch with hardly a step."""
     steps = len(data.train) // recipe.batch_size
     if asked == recipe.batch_size:
         few = f"an epoch has only {counted(steps, 'step')}, of {recipe.batch_size} images"
@@ -131,7 +131,7 @@ def about_batch(asked: int, recipe: Recipe, data: DataSet) -> str | None:
 
 
 def about_length(before: int, recipe: Recipe, taken: int, steps_per_epoch: int) -> str | None:
-    """Of a run that is resumed with another number of epochs."""
+    """A note on a run that is resumed with another number of epochs."""
     if before == recipe.epochs:
         return None
     return (
@@ -141,7 +141,7 @@ def about_length(before: int, recipe: Recipe, taken: int, steps_per_epoch: int) 
 
 
 def about_accuracy(folder: Path, summary: Mapping[str, Any]) -> str | None:
-    """Of a finished run that may have learned nothing."""
+    """A note on a finished run that may have learned nothing."""
     accuracy = summary["val_accuracy"]
     guessing = summary.get("guessing") or 100 / len(read_as(folder / CONFIG, RunConfig).classes)  # of older runs
     like = as_guessing(accuracy, guessing)
@@ -149,7 +149,7 @@ def about_accuracy(folder: Path, summary: Mapping[str, Any]) -> str | None:
 
 
 def about_search(folder: Path) -> str | None:
-    """Of a run that searched scales, in a search or in a training: whether it can have found any."""
+    """A note on a run that searched scales, in a search or in a training, and can hardly have found any."""
     history = read_lines_as(folder / "scales.jsonl", ScalesRecord)
     if not history:
         return None

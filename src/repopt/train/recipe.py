@@ -5,9 +5,7 @@ batch of another size scales it linearly. At each step it follows a linear warm-
 """
 
 import dataclasses
-import difflib
 import math
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +17,9 @@ import torch
 from repopt.algebra.csla import Convention, IdentityStart
 from repopt.data import Augmentation
 from repopt.data.augment import Paint, RandAugments
-from repopt.files import read_as, read_text
+from repopt.files import read_as, read_toml
+from repopt.models.saved import tuples
+from repopt.plans.choices import instead_of
 from repopt.plans.scales import Counting
 from repopt.plans.wording import counted
 from repopt.train.named_optimizer import optimizer_named
@@ -344,26 +344,17 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
     if path.suffix not in {".toml", ".json"}:
         raise ValueError(f"{_unknown(name)}, or a .toml file of your own")
     try:
-        fields = read_as(path, dict[str, Any]) if path.suffix == ".json" else _toml(path)
+        fields = read_as(path, dict[str, Any]) if path.suffix == ".json" else read_toml(path)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"there is no recipe file {name!r}") from error
     base = fields.pop("base", None)
     if base is not None and str(base) not in RECIPES:
-        raise ValueError(f"{name!r} has a base that is none: {_unknown(str(base))}")
+        raise ValueError(f"{name!r} names a base that does not exist: {_unknown(str(base))}")
     return with_fields(Recipe() if base is None else RECIPES[base](), fields, name)
 
 
-def _toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
-        what = str(error).partition(";")[0]  # of a number that is too long, without Python's advice
-        raise ValueError(f"the recipe file {str(path)!r} cannot be read: {what}") from error
-
-
 def _unknown(name: str) -> str:
-    near = difflib.get_close_matches(name, RECIPES) or list(RECIPES)
-    return f"there is no recipe {name!r}; there is {', '.join(near)}"
+    return f"there is no recipe {name!r}: {instead_of(name, RECIPES)}"
 
 
 def with_fields(recipe: Recipe, fields: Mapping[str, Any], source: str) -> Recipe:
@@ -371,12 +362,8 @@ def with_fields(recipe: Recipe, fields: Mapping[str, Any], source: str) -> Recip
     known = [field.name for field in dataclasses.fields(Recipe)]
     for name in fields:
         if name not in known:
-            near = difflib.get_close_matches(name, known) or known
-            raise ValueError(f"{source!r} has the field {name!r}, which no recipe has; there is {', '.join(near)}")
-    values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
-    }
+            raise ValueError(f"{source!r} has the field {name!r}, which no recipe has: {instead_of(name, known)}")
     try:
-        return dataclasses.replace(recipe, **values)
+        return dataclasses.replace(recipe, **tuples(fields))
     except ValueError as error:
         raise ValueError(f"{source!r}: {error}") from error

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from repopt.data.datasets import Broken
+from repopt.data.images import Broken
 from repopt.files import read_as, read_lines_as
 from repopt.train.recipe import BOUNDS
 

@@ -31,7 +31,7 @@ from repopt.data import DataSet, EvalBatches, load_data
 from repopt.data.datasets import is_same_folder
 from repopt.data.images import balanced, together
 from repopt.device import arithmetic
-from repopt.files import read_as, read_lines_as, remove_unfinished, replacing
+from repopt.files import read_as, read_lines_as, remove_unfinished, write_json, write_text
 from repopt.models import create_model
 from repopt.models import load_checkpoint as load_weights
 from repopt.models.saved import CONFIG, read_saved
@@ -138,8 +138,7 @@ class RunFolder:
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         """Writes a JSON file in one move."""
         self._check_place()
-        with replacing(self.path / name) as path:
-            path.write_text(json.dumps(content, indent=2) + "\n")
+        write_json(self.path / name, content)
 
     def append(self, name: str, record: Mapping[str, Any]) -> None:
         """Appends a line to a .jsonl file."""
@@ -175,8 +174,7 @@ class RunFolder:
         for name in ("metrics.jsonl", "scales.jsonl"):
             kept = [record for record in self.lines(name) if record["epoch"] <= epoch]
             if (self.path / name).exists():
-                with replacing(self.path / name) as path:
-                    path.write_text("".join(json.dumps(record) + "\n" for record in kept))
+                write_text(self.path / name, "".join(json.dumps(record) + "\n" for record in kept))
 
 
 def _check_free(path: Path, *, resume: bool) -> None:

@@ -151,7 +151,7 @@ def _closed(rule: Callable[..., RepOptimizer], reference: Callable[..., Optimize
 
 def _plain_lion(params: Iterable[nn.Parameter], **options: Any) -> Optimizer:
     """Lion without a plan: torch has none."""
-    return Lion(params, Plan(model=nn.Module(), blocks={}, scales=Scales({})), **options)
+    return Lion(params, Plan.empty(nn.Module()), **options)
 
 
 CLOSED_RULES: Mapping[str, OptimizerCase] = {

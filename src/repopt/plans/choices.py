@@ -1,0 +1,20 @@
+"""Options that are one of a few words, and names of which only some are known."""
+
+import difflib
+from collections.abc import Iterable
+
+from repopt.plans.wording import joined
+
+
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """Raises unless an option has one of the words that it takes."""
+    choices = list(choices)
+    if value not in choices:
+        raise ValueError(f"{name} is {joined(map(repr, choices), 'or')}, not {value!r}")
+
+
+def instead_of(name: str, known: Iterable[str]) -> str:
+    """What to write instead of an unknown name: the names that are close to it, or else any."""
+    known = list(known)
+    near = difflib.get_close_matches(name, known)
+    return f"did you mean {joined(near, 'or')}?" if near else f"choose {joined(known, 'or')}"
