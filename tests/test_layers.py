@@ -127,6 +127,12 @@ def test_the_algebra_imports_torch_alone():
             assert {name.split(".")[0] for name in names} <= allowed, path.name
 
 
+def test_the_algebra_imports_no_other_package_of_repopt():
+    """Their `__init__` import it."""
+    for path in (SOURCE / "algebra").glob("*.py"):
+        assert {name.split(".")[0] for name in imported(path)} <= {"algebra", "device", "files"}, path.name
+
+
 def test_nobody_imports_the_papers_room():
     for module, path in MODULES.items():
         assert "paper" not in {

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from repopt.algebra.branches import Branch, Identity, Placement, branch_name, place
 from repopt.algebra.operators import Operator
-from repopt.plans.choices import check_choice
 
 Kernels = dict[str, Tensor]
 Convention = Literal["authors", "paper"]
@@ -211,7 +210,7 @@ def initial_kernels(
         identity: where an identity branch starts, by branch; 1 where nothing is said.
         generator: draws on its own device.
     """
-    check_choice("kernel", kernel, _DRAW)
+    check_convention(kernel)
     kernels = {}
     for branch, placement in block.branches.items():
         if placement.is_identity:
@@ -221,6 +220,12 @@ def initial_kernels(
             own = drawn(placement.kernel_shape, like, kernel, generator).to(like.device)
         kernels[branch] = own
     return kernels
+
+
+def check_convention(kernel: object) -> None:
+    """Raises unless this is a convention for drawing kernels."""
+    if kernel not in list(_DRAW):
+        raise ValueError(f"kernel is {' or '.join(map(repr, _DRAW))}, not {kernel!r}")
 
 
 def drawn(
@@ -242,7 +247,7 @@ def _drawn_dtype(like: Tensor) -> torch.dtype:
 @torch.no_grad()
 def draw_(kernel: Tensor, convention: Convention, generator: torch.Generator | None = None) -> None:
     """Draws a kernel by its own shape."""
-    check_choice("kernel", convention, _DRAW)
+    check_convention(convention)
     _DRAW[convention](kernel, generator)
 
 

@@ -28,10 +28,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "demo": ("demo:tell", "Check the equality, and compare four methods on digits: minutes on a CPU."),
     "compare": (
         "compare:compare",
-        "Train a network by several methods: which is best, and what does INT8 cost?",
+        "Train a network with several methods: which is best, and what does INT8 cost?",
     ),
     "search": ("search:search", "Hyper-Search: find a model's scales on a small data set."),
-    "train": ("train:train", "Train a model by one of the methods."),
+    "train": ("train:train", "Train a model with one of the methods."),
     "eval": ("evaluate:evaluate", "Evaluate a finished run, also on other data or at other resolutions."),
     "predict": ("predict:predict", "Say which classes a finished run sees in images."),
     "quantize": ("quantize:quantize", "Quantize a finished run to INT8, and see what it costs."),

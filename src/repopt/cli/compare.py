@@ -46,7 +46,7 @@ def compare(
     quiet: bool = False,
     json: bool = False,
 ) -> int:
-    """Train a network by several methods: which is best, and what does INT8 cost?
+    """Train a network with several methods: which is best, and what does INT8 cost?
 
     Example: repopt compare --model timm:vgg16_bn --data photos --minutes 30
 
@@ -56,10 +56,10 @@ def compare(
         model: the plain model: a name of `repopt list`, timm:NAME, torchvision:NAME, or package.module:factory for
             one of your own.
         model_args: arguments of the model, as key=value: numbers, true, false or text.
-        branches: of the imagined and the real blocks: repvgg, acnet, or a .toml file, see docs/models.md.
+        branches: the branches of the imagined and the real blocks: repvgg, acnet, or a .toml file, see docs/models.md.
         data: the path of a folder, digits, cifar10:PATH, cifar100:PATH or fake:N,C,SIZE.
-        methods: those that fit the model unless given: sgd, dirac, repopt, repopt:depth, repopt:ones, repopt:learn,
-            branches, qarepvgg (for any model), repvgg (for models of repopt).
+        methods: which to compare; the defaults for the model unless given. Choices: sgd, dirac, repopt, repopt:depth,
+            repopt:ones, repopt:learn, branches, qarepvgg (for any model), repvgg (for models of repopt).
         scales: of the method repopt: a file, a shipped name, ones, depth or learn; those that ship for the model unless
             given, else depth.
         seeds: how many for each method.

@@ -43,8 +43,8 @@ def search(
         model: the plain model: a name of `repopt list`, timm:NAME, torchvision:NAME, or package.module:factory for
             one of your own.
         model_args: arguments of the model, as key=value: numbers, true, false or text.
-        branches: of the imagined blocks: repvgg, acnet, or a .toml file of regular expressions and branches (see
-            docs/models.md); those that the model declares unless given, and else repvgg.
+        branches: the branches of the imagined blocks: repvgg, acnet, or a .toml file of regular expressions and
+            branches (see docs/models.md); those that the model declares unless given, and else repvgg.
         data: the path of a folder, digits, cifar10:PATH, cifar100:PATH or fake:N,C,SIZE.
         out: the run folder; the scales are written to scales.safetensors in it. A path that ends in .safetensors is
             where the scales go, and the run folder is named after it.

@@ -38,7 +38,7 @@ def train(
     recipe: str = "auto",
     fields: Annotated[Recipe, tyro.conf.arg(name="")],
 ) -> int:
-    """Train a model by one of the methods.
+    """Train a model with one of the methods.
 
     Example: repopt train --model timm:vgg16_bn --data photos --out runs/vgg
 
@@ -46,8 +46,8 @@ def train(
         model: the plain model: a name of `repopt list`, timm:NAME, torchvision:NAME, or package.module:factory for
             one of your own; the multi-branch methods take its counterpart.
         model_args: arguments of the model, as key=value: numbers, true, false or text.
-        branches: of the imagined blocks: repvgg, acnet, or a .toml file of regular expressions and branches (see
-            docs/models.md); those that the model declares unless given, and else repvgg.
+        branches: the branches of the imagined blocks: repvgg, acnet, or a .toml file of regular expressions and
+            branches (see docs/models.md); those that the model declares unless given, and else repvgg.
         method: repopt, or what it is compared with.
         data: the path of a folder, digits, cifar10:PATH, cifar100:PATH or fake:N,C,SIZE.
         scales: for repopt and csla: a .safetensors file, the authors' .pth, a shipped name, ones, or depth; learn

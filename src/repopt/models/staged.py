@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from repopt.algebra.branches import Branch
-from repopt.algebra.csla import Convention, draw_
+from repopt.algebra.csla import Convention, check_convention, draw_
 from repopt.models.folding import Foldable
 from repopt.plans.choices import check_choice
 
@@ -147,7 +147,7 @@ def declared(imagined: Mapping[str, list[Branch]] | None) -> dict[str, list[Bran
 
 def draw_convolutions_(model: nn.Module, kernel: Convention) -> None:
     """Draws the kernels of all convolutions by a convention; torch has drawn them by the authors' already."""
-    check_choice("kernel", kernel, get_args(Convention))
+    check_convention(kernel)
     if kernel == "authors":
         return
     for module in model.modules():
