@@ -25,9 +25,9 @@ from repopt.plans.wording import listed
 from repopt.surgery.norms import norm_affine
 from repopt.train.best_weights import finished_model
 from repopt.train.methods import Method, make_subject
-from repopt.train.records import read_info
+from repopt.train.records import read_info, read_json
 from repopt.train.resuming import starting_scales
-from repopt.train.runs import load_run, read_json, run_recipe
+from repopt.train.runs import load_run, run_recipe
 
 POSITIONS = ("overall", "central", "surrounding")
 

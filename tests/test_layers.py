@@ -39,6 +39,8 @@ LAYERS = [
     {
         "optim.rules",
         "optim.contract",
+        "optim.fingerprints",
+        "optim.planned_weights",
         "optim.kernels",
         "optim.decay",
         "optim.clipping",

@@ -10,7 +10,7 @@ from repopt.train.distributed import World, joined
 from repopt.train.job import Job
 from repopt.train.loop import Trainer
 from repopt.train.recipe import demo
-from repopt.train.runs import RunFolder
+from repopt.train.run_folder import RunFolder
 from repopt.train.step import evaluate
 from repopt.train.training import build
 

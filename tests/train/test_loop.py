@@ -25,7 +25,8 @@ from repopt.train.methods import METHODS
 from repopt.train.objective import Objective
 from repopt.train.recipe import demo, lr_at
 from repopt.train.records import read_run
-from repopt.train.runs import RunFolder, evaluate_run, load_run
+from repopt.train.run_folder import RunFolder
+from repopt.train.runs import evaluate_run, load_run
 from repopt.train.step import Totals, TrainStep, mixed_share, moving_average
 from repopt.train.stopping import StopOnSignal, StoppedError
 from repopt.train.training import build, train_run

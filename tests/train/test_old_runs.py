@@ -19,7 +19,8 @@ from repopt.report import write_report
 from repopt.train.job import Job
 from repopt.train.recipe import Recipe
 from repopt.train.records import read_run
-from repopt.train.runs import RunFolder, evaluate_run, load_run, run_recipe
+from repopt.train.run_folder import RunFolder
+from repopt.train.runs import evaluate_run, load_run, run_recipe
 from repopt.train.training import train_run
 
 OLD = Path(__file__).parent / "old_runs"

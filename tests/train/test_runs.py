@@ -11,7 +11,8 @@ from torch import nn
 from made_up import small_job
 from repopt.data import load_data
 from repopt.files import UNFINISHED
-from repopt.train.runs import RunFolder, Trained, check_data
+from repopt.train.run_folder import RunFolder
+from repopt.train.runs import Trained, check_data
 from repopt.train.stopping import DivergedError
 from repopt.train.training import train_run
 

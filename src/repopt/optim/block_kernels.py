@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from repopt.algebra import csla
 from repopt.device import takes_kernels
-from repopt.optim.contract import is_constant
+from repopt.optim.fingerprints import is_constant
 from repopt.optim.kernels.launches import takes
 from repopt.plans.planning import Plan
 

@@ -26,7 +26,8 @@ from repopt.algebra.sharding import is_sharded
 from repopt.device import is_capturing
 from repopt.optim.block_kernels import BlockKernels, BlockSet, in_sets
 from repopt.optim.clipping import coefficient
-from repopt.optim.contract import PlannedWeights, check_loaded, stamp_groups_
+from repopt.optim.fingerprints import check_loaded, stamp_groups_
+from repopt.optim.planned_weights import PlannedWeights
 from repopt.optim.stand_in import (
     Arguments,
     Closure,

@@ -18,9 +18,9 @@ from repopt.algebra.multiplier import Multiplier, grad_mult
 from repopt.algebra.sharding import is_sharded, local_rows
 from repopt.device import takes_kernels
 from repopt.optim.clipping import check_max_norm, clip_coefficient
-from repopt.optim.contract import PlannedWeights
 from repopt.optim.kernels.launches import Launch, Row, address_of, entries_of_block, has_channels_last, takes
 from repopt.optim.one_pass import OnePass, Update, is_worth_it, one_pass
+from repopt.optim.planned_weights import PlannedWeights
 from repopt.plans.planning import Plan
 from repopt.plans.stamps import params_of
 

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from repopt.algebra.sharding import like_shard, local_rows
 from repopt.optim.clipping import clip_coefficient
-from repopt.optim.contract import PlannedWeights
+from repopt.optim.planned_weights import PlannedWeights
 from repopt.optim.product import product
 from repopt.optim.stand_in import (
     Arguments,

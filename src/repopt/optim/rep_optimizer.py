@@ -11,7 +11,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from repopt.optim.closed_form import ClosedForm
-from repopt.optim.contract import check_held, check_reached, fingerprint, guard_loading, refuse_copy, stamp_
+from repopt.optim.contract import check_held, check_reached, refuse_copy
+from repopt.optim.fingerprints import fingerprint, guard_loading, stamp_
 from repopt.plans.planning import Plan, check_plan
 
 

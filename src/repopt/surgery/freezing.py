@@ -21,7 +21,7 @@ from repopt.algebra import csla
 from repopt.algebra.sharding import is_sharded
 from repopt.optim.attachment import Handle, attach_as_is, automatic_route
 from repopt.optim.clipping import check_max_norm
-from repopt.optim.contract import fingerprint
+from repopt.optim.fingerprints import fingerprint
 from repopt.optim.rep_optimizer import RepOptimizer
 from repopt.plans.patterns import check_model
 from repopt.plans.planning import Plan

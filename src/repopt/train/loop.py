@@ -28,7 +28,7 @@ from repopt.train.methods import Subject, clip_, frozen, make_optimizer, scale_m
 from repopt.train.objective import Objective
 from repopt.train.progress import Clock, RunProgress, Scalars
 from repopt.train.recipe import Recipe, freeze_step, lr_at
-from repopt.train.runs import RunFolder
+from repopt.train.run_folder import RunFolder
 from repopt.train.step import TrainStep, evaluate, mixed_share, moving_average, set_lr_
 from repopt.train.stopping import DivergedError, StopOnSignal, StoppedError, diverged
 

@@ -16,7 +16,8 @@ from repopt.train.methods import LEARN, METHODS, Method
 from repopt.train.notes import about_length
 from repopt.train.recipe import Recipe
 from repopt.train.records import RunInfo, RunSummary, read_info, read_json
-from repopt.train.runs import RunFolder, run_recipe
+from repopt.train.run_folder import RunFolder
+from repopt.train.runs import run_recipe
 
 
 def recorded_job(job: Job, out: Path, epochs: int | None = None, *, trust: bool) -> Job:
@@ -68,7 +69,7 @@ def summary_of_finished(out: Path, epochs: int) -> dict[str, Any] | None:
     return read_json(out, file.name)
 
 
-def check_data(job: Job, data: DataSet, folder: RunFolder | None) -> None:
+def check_same_images(job: Job, data: DataSet, folder: RunFolder | None) -> None:
     """Raises unless the images are those of the start; a run that now leaves out broken ones has the same files."""
     if folder is None:
         return

@@ -19,7 +19,7 @@ from repopt.files import write_sealed
 from repopt.models import list_models
 from repopt.models import load_checkpoint as load_weights
 from repopt.models.counting import parameters
-from repopt.optim.contract import fingerprint
+from repopt.optim.fingerprints import fingerprint
 from repopt.plans.scales import Scales
 from repopt.surgery.blocks import LinearAdditionBlock
 from repopt.train.best_weights import finished_model
@@ -40,8 +40,8 @@ from repopt.train.notes import (
 from repopt.train.progress import Clock
 from repopt.train.recipe import on_cuda_unless_given, with_batch_for
 from repopt.train.records import read_info, read_json
-from repopt.train.resuming import check_data, record_length, recorded_job, summary_of_finished
-from repopt.train.runs import RunFolder
+from repopt.train.resuming import check_same_images, record_length, recorded_job, summary_of_finished
+from repopt.train.run_folder import RunFolder
 
 _OF_BROKEN = ("broken", "data_digest", "data_listing", "train_images", "val_images")  # changed by `--broken skip`
 
@@ -123,7 +123,7 @@ def _train(
         data = data or load_data(job.data, size=size, limit=job.limit, broken=job.broken, eval_size=eval_size)
     notes = [*notes, *about_data(data, job.limit)]
     if resume:
-        world.shared(lambda: check_data(job, data, folder))
+        world.shared(lambda: check_same_images(job, data, folder))
         if job.broken == "skip":  # which may leave fewer than a batch
             asked, job = job.recipe, _with_batch(job, data, world)
             notes.append(about_batch(asked.batch_size, job.recipe, data))
