@@ -109,6 +109,11 @@ class Placement:
         """Whether the branch reaches every entry of the operator's kernel."""
         return self.fills_groups and self.kernel_size == self.operator.kernel_size
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the branch's own kernel is as large as the operator's; an identity's has one number per channel."""
+        return self.covers and not self.is_identity
+
     def view(self, weight: Tensor) -> Tensor:
         """The branch's entries of an operator-shaped tensor, writable, of shape (g, r, O/gr, I/gr, *taps).
 

@@ -40,6 +40,10 @@ class Block:
     branches: Mapping[str, Placement]
     left_out: str | None = None
 
+    def in_order(self) -> list[str]:
+        """The branches in the order in which they are summed: one that is as large as the operator first."""
+        return sorted(self.branches, key=lambda branch: not self.branches[branch].is_whole)
+
 
 def imagine(operator: Operator, branches: Sequence[Branch], name: str = "") -> Block:
     """Places branches in an operator.
@@ -77,9 +81,9 @@ def equivalent_kernel(block: Block, constants: Mapping[str, Tensor], kernels: Ma
         kernels: the branches' own; W' has its channels last if one of them has.
     """
     weight = None
-    for branch in in_order(block):
+    for branch in block.in_order():
         placement, kernel, scale = block.branches[branch], kernels[branch], constants.get(branch)
-        if weight is None and has_all(placement):
+        if weight is None and placement.is_whole:
             weight = kernel * (1 if scale is None else over_channels(scale.to(kernel), placement))
             continue
         if weight is None:
@@ -94,16 +98,6 @@ def equivalent_kernel(block: Block, constants: Mapping[str, Tensor], kernels: Ma
             placement.view(weight).addcmul_(own, factor)
     assert weight is not None
     return weight
-
-
-def in_order(block: Block) -> list[str]:
-    """The branches in the order in which they are summed: one that is as large as the operator first."""
-    return sorted(block.branches, key=lambda branch: not has_all(block.branches[branch]))
-
-
-def has_all(placement: Placement) -> bool:
-    """Whether a branch's own kernel is as large as the operator's; an identity's holds one number per channel."""
-    return placement.covers and not placement.is_identity
 
 
 @torch.no_grad()

@@ -188,7 +188,7 @@ class BlocksOneByOne:
     is_captured = False  # a graph reads the blocks' own tensors
 
     def __init__(self, blocks: Sequence[BlockKernels]) -> None:
-        self._blocks = [[_Summand(block, branch) for branch in csla.in_order(block.block)] for block in blocks]
+        self._blocks = [[_Summand(block, branch) for branch in block.block.in_order()] for block in blocks]
 
     def spread(self, grads: Sequence[Tensor | None]) -> None:
         """Gives each kernel its gradient; None where the weight has none."""
@@ -206,7 +206,7 @@ class BlocksOneByOne:
         for (first, *others), target in zip(self._blocks, targets, strict=True):
             if target is None:
                 continue
-            if csla.has_all(first.placement):
+            if first.placement.is_whole:
                 torch.mul(first.folded, first.scale, out=first.view(target))
             else:
                 first.view(target.zero_()).addcmul_(first.folded, first.scale)
@@ -275,7 +275,7 @@ def _at_once(blocks: Sequence[BlockKernels], weights: Sequence[Tensor]) -> Sums:
             PlacedKernel(
                 placement=each.block.branches[branch], kernel=each.kernels[branch], scale=each.constants[branch]
             )
-            for branch in csla.in_order(each.block)
+            for branch in each.block.in_order()
         ]
         for each in blocks
     ]

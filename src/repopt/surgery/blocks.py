@@ -217,7 +217,7 @@ class BranchBlock(LinearAdditionBlock):
         self.norm = norm
         self.norms = nn.ModuleDict(
             {
-                branch: norm_if(norm is True or (norm == "qarepvgg" and csla.has_all(placement)))
+                branch: norm_if(norm is True or (norm == "qarepvgg" and placement.is_whole))
                 for branch, placement in block.branches.items()
             }
         )
