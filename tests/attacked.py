@@ -1,6 +1,7 @@
 """What bad input to the public API is made of: a small network, odd weights, files with anything inside."""
 
 import math
+import warnings
 
 import torch
 from safetensors.torch import save_file
@@ -21,6 +22,12 @@ class Small(nn.Sequential):
             nn.Conv2d(3, 6, 3, padding=1, **options), nn.ReLU(), nn.Conv2d(6, 6, 3, padding=1, **options), nn.Flatten()
         )
         self.plan = repopt.plan(self, {"0|2": CONV3}, scales="ones") if not options else None
+
+
+def scripted(net):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit
+        return torch.jit.script(nn.Sequential(*net))
 
 
 class Declares(Small):

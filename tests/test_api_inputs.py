@@ -23,6 +23,7 @@ from attacked import (
     nano,
     non_leaf,
     pruned,
+    scripted,
     sgd,
     sparse_weight,
     with_weight,
@@ -139,6 +140,7 @@ CALLS = {
     # plans
     "plan of no model": lambda net: repopt.plan(None),
     "plan of a class": lambda net: repopt.plan(nn.Linear),
+    "plan of a scripted model": lambda net: repopt.plan(scripted(net), "repvgg"),
     "plan of parameters": lambda net: repopt.plan(net.parameters(), {"0": CONV3}),
     "plan of what declares nothing": lambda net: repopt.plan(nn.Linear(1, 1)),
     "plan of what declares None": lambda net: repopt.plan(Declares()),

@@ -277,8 +277,17 @@ def test_scales_that_are_frozen_within_the_warm_up_are_said_to_move_little(tmp_p
     said = notes([*words, "--warmup-epochs", "1", "--freeze-at", "0.5", "--lr", "1e-6"], capsys)
     assert any("are frozen after epoch 1, within the warm-up of 1, and will hardly move" in note for note in said)
     assert any("nothing was searched: a larger --freeze-at or --scale-lr lets them move" in note for note in said)
+    said = notes([*words, "--warmup-epochs", "0", "--freeze-at", "1", "--lr", "1e-6", "--out", "never"], capsys)
+    assert any("nothing was searched: a larger --scale-lr lets them move" in note for note in said)
     said = notes([*words, "--warmup-epochs", "0", "--freeze-at", "0.5", "--out", "other"], capsys)
     assert not any("will hardly move" in note for note in said)
+
+
+def test_scales_that_start_at_0_are_not_said_to_have_moved_by_a_share(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["train", "--scales", "learn", "--data", "fake:64,4,16", "--batch-size", "32", "--branches", "acnet"]
+    said = notes([*words, "--start", "0", "--lr", "1e-6", "--warmup-epochs", "0", "--epochs", "2"], capsys)
+    assert any("the scales are 0.0% from where they started" in note for note in said)
 
 
 def test_so_are_those_of_a_resumed_run_that_is_now_shorter(tmp_path, monkeypatch, capsys):

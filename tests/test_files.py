@@ -54,6 +54,13 @@ def test_what_is_no_ordinary_file_is_not_replaced(tmp_path):
     assert stat.S_ISFIFO(os.stat(tmp_path / "pipe").st_mode)
 
 
+def test_a_file_that_cannot_be_written_is_called_by_its_own_name(tmp_path):
+    path = tmp_path / "missing" / "file.txt"
+    with pytest.raises(FileNotFoundError) as raised, replacing(path):
+        pass
+    assert raised.value.filename == str(path)
+
+
 def test_a_folder_is_placed_in_one_move_or_not_at_all(tmp_path):
     def write(fails):
         with placing_folder(tmp_path / "folder") as unfinished:

@@ -49,8 +49,8 @@ def replacing(path: Path) -> Iterator[Path]:
         unfinished.replace(path)
     except BaseException as error:
         unfinished.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(path)  # the system says only that the disk is full
+        if isinstance(error, OSError) and error.filename in (None, str(unfinished)):
+            error.filename = str(path)  # what was asked for; of a full disk the system names no file
         raise
     _flush(path.parent)  # the move itself must outlive a power cut too
 

@@ -245,3 +245,9 @@ def test_the_net_given_is_the_one_that_is_looked_at():
     _, plan = net_and_plan()
     with pytest.raises(ValueError, match="no linear operator '0'"):
         repopt.verify(nn.Linear(1, 1), plan, sgd)
+
+
+def test_weights_without_values_are_called_by_their_name():
+    net, plan = net_and_plan()
+    with pytest.raises(ValueError, match="the weight of '0' is on the meta device"):
+        repopt.verify(net.to("meta"), plan, sgd)

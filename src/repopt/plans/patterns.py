@@ -51,8 +51,9 @@ def clean_modules(model: nn.Module) -> dict[str, nn.Module]:
 
 def _is_wrapper(module: nn.Module) -> bool:
     """Whether a module is no more than the one in it, as those of DDP, torch.compile and AveragedModel are."""
-    holds_one_module = len(module._modules) == 1 and not module._parameters and module._buffers.keys() <= {"n_averaged"}
-    return holds_one_module and module._modules.keys() <= WRAPPERS and not hasattr(type(module), "repopt_branches")
+    modules, buffers = set(module._modules.keys()), set(module._buffers.keys())  # lists in a scripted module
+    holds_one_module = len(modules) == 1 and not module._parameters and buffers <= {"n_averaged"}
+    return holds_one_module and modules <= WRAPPERS and not hasattr(type(module), "repopt_branches")
 
 
 def check_model(model: object, verb: str) -> None:

@@ -20,6 +20,7 @@ from repopt.files import read_sealed, write_sealed
 from repopt.plans.wording import first_line
 from repopt.quantize.pt2e import stay_in_eval_mode_
 from repopt.quantize.quiet import quiet_torchao
+from repopt.quantize.setting import TAKE_ONNX
 
 PROGRAM, OLD_PROGRAM = "program.safetensors", "program.pt2"
 
@@ -125,7 +126,7 @@ def check_holds(graph: Graph) -> None:
 
 def _check_operator(node: Node) -> None:
     if str(node.target) not in _OPERATORS or node.kwargs:
-        raise ValueError(f"an INT8 file cannot hold {node.target}: give --backend onnxruntime")
+        raise ValueError(f"an INT8 file cannot hold {node.target}: give {TAKE_ONNX}")
 
 
 def load_program(path: str | Path, *, trust: bool = False) -> nn.Module:

@@ -25,7 +25,7 @@ from repopt.plans.wording import first_line, joined
 from repopt.quantize.own_layers import own_layers_, share_weights
 from repopt.quantize.quiet import quiet_torchao
 from repopt.quantize.rounding import rounded_by_gptq
-from repopt.quantize.setting import Int8
+from repopt.quantize.setting import TAKE_ONNX, Int8
 
 _ROUNDING = 1e-3  # of the outputs' norm, which folded norms may change
 
@@ -98,8 +98,8 @@ def _about_torchao(model: nn.Module) -> Iterator[None]:
         yield
     except Exception as error:  # torch.export and torchao meet any code at all
         raise RuntimeError(
-            f"torchao cannot quantize this {type(model).__name__} ({first_line(error)}): calibrate it by ONNX "
-            "Runtime instead, with `repopt quantize --backend onnxruntime`"
+            f"torchao cannot quantize this {type(model).__name__} ({first_line(error)}): calibrate it by ONNX Runtime "
+            f"instead, with {TAKE_ONNX}"
         ) from error
 
 

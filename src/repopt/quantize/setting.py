@@ -16,6 +16,8 @@ CALIBRATORS: Mapping[Backend, Sequence[Calibrator]] = {
     "x86": ("histogram", "minmax"),
     "onnxruntime": ("minmax", "percentile"),
 }
+# the advice where torchao's programs cannot hold a network
+TAKE_ONNX = "--backend onnxruntime, in Python Int8(backend='onnxruntime') and a path that ends in .onnx"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """What a user may not expect of a run, a sentence each; None where all is as expected."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -154,11 +155,12 @@ def about_search(folder: Path) -> str | None:
     if not history:
         return None
     moved = _change(Scales.load(folder / "scales.safetensors"), history[0].scales)
-    learned = read_as(folder / "recipe.json", dict[str, Any]).get("freeze_at") is not None
-    longer = "a larger --freeze-at or --scale-lr lets them move" if learned else _AGAIN
     if moved >= _MOVED:
         return None
-    return f"the scales are {moved:.1%} from where they started, so nothing was searched: {longer}"
+    freeze_at = read_as(folder / "recipe.json", dict[str, Any]).get("freeze_at")
+    larger = "--scale-lr" if freeze_at == 1 else "--freeze-at or --scale-lr"
+    advice = _AGAIN if freeze_at is None else f"a larger {larger} lets them move"
+    return f"the scales are {moved:.1%} from where they started, so nothing was searched: {advice}"
 
 
 def accuracy_of_guessing(labels: Tensor) -> float:
@@ -177,5 +179,6 @@ def as_guessing(accuracy: float, guessing: float) -> str | None:
 def _change(scales: Scales, start: Mapping[str, Mapping[str, float]]) -> float:
     """The distance from the start, channel by channel, relative to the start; all channels of a branch start alike."""
     pairs = [(scale.double(), start[name][branch]) for name, own in scales.items() for branch, scale in own.items()]
-    far = torch.stack([(scale - begun).square().sum() for scale, begun in pairs]).sum()
-    return float((far / sum(scale.numel() * begun**2 for scale, begun in pairs)).sqrt())
+    far = math.sqrt(sum(float((scale - begun).square().sum()) for scale, begun in pairs))
+    began = math.sqrt(sum(scale.numel() * begun**2 for scale, begun in pairs))
+    return far / (began or 1.0)

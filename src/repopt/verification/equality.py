@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from repopt.algebra.csla import check_has_values
 from repopt.algebra.operators import Operator
 from repopt.optim import RepOptimizer
 from repopt.optim.attachment import Route, attach
@@ -170,6 +171,8 @@ def verify(
         seed=seed,
     )
     modules = plan.on(net).modules()
+    for name, module in modules.items():
+        check_has_values(module.weight, name)
     with counting("verify, steps", steps * (len(modules) if inputs is None else 1)) as advance:
         if inputs is not None:
             return _train_both(net, plan, _given(inputs), F.mse_loss, setting, advance)
