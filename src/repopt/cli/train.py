@@ -5,7 +5,7 @@ from typing import Annotated
 
 import tyro
 
-from repopt.cli import conclude, notes_before
+from repopt.cli.around_a_run import conclude, notes_before
 from repopt.cli.output import Device, Strides, model_options
 from repopt.compare.ways import shipped_scales
 from repopt.data.images import Broken
