@@ -141,7 +141,10 @@ BAD = {
     "epochs not positive": ("train --epochs 0 --scales ones --out x", "the recipe's epochs must be at least 1"),
     "unknown field": ("train --recipe mine.toml --scales ones --out x", "did you mean epochs"),
     "optimizer that is not supported": ("train --optimizer LBFGS --scales ones --out x", "LBFGS is not supported: it"),
-    "unknown recipe": ("search --recipe serch --out x", "there is no recipe 'serch': did you mean search"),
+    "unknown recipe": (
+        "search --recipe serch --out x",
+        "'serch' is neither a recipe nor a .toml file: did you mean search",
+    ),
     "out folder in use": ("train --scales ones --out trained", "there is a run in 'trained' already"),
     "nothing to resume": ("train --resume --out x", "there is no run in 'x' to resume"),
     "a run as weights": ("train --weights trained --method sgd --out x", "'trained' is a folder: give the file in it"),
@@ -156,7 +159,10 @@ BAD = {
         "train --model trained --scales ones --out x",
         "is a folder, but --model takes a model's name",
     ),
-    "an optimizer in small letters": ("train --optimizer adamw --out x", "torch.optim has no 'adamw'; it has AdamW"),
+    "an optimizer in small letters": (
+        "train --optimizer adamw --out x",
+        "torch.optim has no 'adamw': did you mean AdamW",
+    ),
     "scales of another model": ("train --scales other.safetensors --out x", "which the plan does not hold"),
     "unknown model": ("train --model repopt_vgg_b9 --scales ones --out x", "there is no model 'repopt_vgg_b9'"),
     "no run to evaluate": ("eval x", "is not a run folder: it has no model.safetensors"),

@@ -283,7 +283,7 @@ def test_scales_that_are_frozen_within_the_warm_up_are_said_to_move_little(tmp_p
     assert not any("will hardly move" in note for note in said)
 
 
-def test_scales_that_start_at_0_are_not_said_to_have_moved_by_a_share(tmp_path, monkeypatch, capsys):
+def test_scales_that_start_at_0_and_hardly_move_are_noted(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = ["train", "--scales", "learn", "--data", "fake:64,4,16", "--batch-size", "32", "--branches", "acnet"]
     said = notes([*words, "--start", "0", "--lr", "1e-6", "--warmup-epochs", "0", "--epochs", "2"], capsys)

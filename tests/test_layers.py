@@ -130,7 +130,7 @@ def test_the_algebra_imports_torch_alone():
 
 
 def test_the_algebra_imports_no_other_package_of_repopt():
-    """Their `__init__` import it."""
+    """Their `__init__` imports the algebra, so that would be a cycle."""
     for path in (SOURCE / "algebra").glob("*.py"):
         assert {name.split(".")[0] for name in imported(path)} <= {"algebra", "device", "files"}, path.name
 

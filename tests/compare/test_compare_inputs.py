@@ -51,7 +51,7 @@ CASES = {
         "finds nothing to plan",
     ),
     "branches of no kind": (None, f"{BASE} --branches vgg", "--branches takes repvgg, acnet or a .toml file"),
-    "a recipe that is none": (None, f"{BASE} --recipe magic", "there is no recipe 'magic'"),
+    "a recipe that is none": (None, f"{BASE} --recipe magic", "'magic' is neither a recipe nor a .toml file"),
     "data that are not there": (None, "compare --data nowhere --out x", "nowhere"),
     "a file for a folder": (file("x"), BASE, "is a file: give --out a folder"),
     "a folder of something else": (file("x/notes.txt"), BASE, "holds something that is no comparison"),

@@ -225,6 +225,7 @@ def test_one_image_may_differ_however_few_there_are():
 
 
 BAD = {
+    "a number as format": ({"format": 3}, "there is no format 3: choose onnx, onnx-int8"),
     "no such format": ({"format": "onx"}, "there is no format 'onx': did you mean onnx"),
     "opset": ({"opset": 99}, "the opset must be 18 to 23, not 99"),
     "opset of no ONNX": ({"format": "torch-export", "opset": 20}, "leave --opset out"),

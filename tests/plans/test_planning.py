@@ -134,7 +134,7 @@ def test_a_plan_that_fits_nothing_is_refused(branches, error, words):
         ({"stem": {"conv3x3": 1.0, "conv1x1": 1.0}, "stem2": {}}, "name 'stem2', which the plan does not hold"),
         ({"stem": {"conv3x3": 1.0, "conv1x1": 1.0, "identity": 1.0}}, "branch 'identity' of 'stem', whose branches"),
         ({"stem": {"conv3x3": float("nan"), "conv1x1": 1.0}}, r"'stem\.conv3x3' holds 1 NaN"),
-        ("ghost", "no scales called 'ghost'"),
+        ("ghost", "'ghost' is neither 'ones', 'depth'"),
         ("learn", r"in code, train repopt\.search_model\(model, plan\) and repopt\.freeze it"),
     ],
 )

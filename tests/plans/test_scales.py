@@ -173,7 +173,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 
 
 def test_an_unknown_name_says_what_ships(monkeypatch, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no scales called 'one' ship with repopt \(.*give a .* name, 'ones',"):
+    with pytest.raises(FileNotFoundError, match=r"'one' is neither 'ones', .* that ship with repopt: choose repopt_"):
         Scales.load("one")
     monkeypatch.setattr("repopt.plans.scales.ZOO", tmp_path)
     Scales({"conv": {"conv3x3": 1.0}}).save(tmp_path / "repopt_vgg_b1.safetensors")

@@ -67,7 +67,7 @@ def _list_scales(*, json: bool) -> None:
         print_json([{"name": name, **(asdict(origin) if origin else {})} for name, origin in found.items()])
         return
     shown = table("scales", "searched on", "accuracy", "epochs", "seed", "date")
-    shown.columns[1].justify = "left"
+    shown.columns[0].no_wrap, shown.columns[1].justify = True, "left"
     for name, origin in found.items():
         shown.add_row(name, *_cells(origin))
     Screen().print(shown)

@@ -15,10 +15,10 @@ from torch.optim import Optimizer
 from repopt.algebra.sharding import local_rows
 from repopt.optim.branch_route import BranchRoute
 from repopt.optim.clipping import check_max_norm
-from repopt.optim.contract import check_held, check_reached, refuse_copy, unreached
+from repopt.optim.contract import check_held, check_reached, unreached
 from repopt.optim.fingerprints import fingerprint, guard_loading, stamping, unstamp_
 from repopt.optim.grad_route import GradRoute
-from repopt.optim.rep_optimizer import RepOptimizer
+from repopt.optim.rep_optimizer import RepOptimizer, refuse_copy
 from repopt.optim.rules import RULES, rule_of
 from repopt.optim.sgd import SGDRoute
 from repopt.plans.choices import check_choice

@@ -4,8 +4,6 @@ Held: the optimizer holds every planned weight that is trained.
 Reached: a block's kernel is zero where no branch with a nonzero scale reaches, so a weight must be zero there too.
 """
 
-from typing import Any, SupportsIndex
-
 import torch
 from torch.optim import Optimizer
 
@@ -14,13 +12,6 @@ from repopt.algebra.multiplier import grad_mult
 from repopt.algebra.sharding import local_rows
 from repopt.plans.planning import Plan
 from repopt.plans.stamps import params_of
-
-
-def refuse_copy(protocol: SupportsIndex) -> Any:
-    raise TypeError(
-        "an optimizer that repopt works in cannot be copied or pickled, since what ties it to its plan would be lost: "
-        "save its state_dict(), or detach() its handle first where it was attached"
-    )
 
 
 def check_held(optimizer: Optimizer, plan: Plan) -> None:

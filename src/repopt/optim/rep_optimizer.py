@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from numbers import Real
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -11,9 +11,16 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from repopt.optim.closed_form import ClosedForm
-from repopt.optim.contract import check_held, check_reached, refuse_copy
+from repopt.optim.contract import check_held, check_reached
 from repopt.optim.fingerprints import fingerprint, guard_loading, stamp_
 from repopt.plans.planning import Plan, check_plan
+
+
+def refuse_copy(protocol: SupportsIndex) -> Any:
+    raise TypeError(
+        "an optimizer that repopt works in cannot be copied or pickled, since what ties it to its plan would be lost: "
+        "save its state_dict(), or detach() its handle first where it was attached"
+    )
 
 
 class RepOptimizer(Optimizer):

@@ -13,8 +13,8 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
         raise ValueError(f"{name} is {joined(map(repr, choices), 'or')}, not {value!r}")
 
 
-def instead_of(name: str, known: Iterable[str]) -> str:
+def instead_of(name: object, known: Iterable[str]) -> str:
     """What to write instead of an unknown name: the names that are close to it, or else any."""
     known = list(known)
-    near = difflib.get_close_matches(name, known)
+    near = difflib.get_close_matches(str(name), known)
     return f"did you mean {joined(near, 'or')}?" if near else f"choose {joined(known, 'or')}"

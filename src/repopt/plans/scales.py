@@ -6,7 +6,6 @@ identity's constant is 1 whatever a file says: an `identity` entry is what Hyper
 initialization.
 """
 
-import difflib
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from repopt.files import read_sealed, read_torch, write_sealed
-from repopt.plans.choices import check_choice
+from repopt.plans.choices import check_choice, instead_of
 from repopt.plans.declarations import names_in_parts
 from repopt.plans.patterns import clean
 from repopt.plans.wording import counted
@@ -233,10 +232,9 @@ def _find(name_or_path: str | Path) -> Path:
         return ZOO / f"{name_or_path}.safetensors"
     if (path / "scales.safetensors").is_file():
         raise FileNotFoundError(f"{str(path)!r} is a folder: give the file in it, {str(path / 'scales.safetensors')!r}")
-    near = difflib.get_close_matches(str(name_or_path), names) or names
     raise FileNotFoundError(
-        f"no scales called {str(name_or_path)!r} ship with repopt ({', '.join(near)}): give a shipped name, 'ones', "
-        "'depth', a .safetensors file, or the authors' .pth"
+        f"{str(name_or_path)!r} is neither 'ones', 'depth', a .safetensors file, the authors' .pth, nor the name of "
+        f"scales that ship with repopt: {instead_of(name_or_path, names)}"
     )
 
 

@@ -50,7 +50,7 @@ class Int8:
     def __post_init__(self) -> None:
         known = CALIBRATORS.get(self.backend) if isinstance(self.backend, str) else None
         if known is None:
-            raise ValueError(f"there is no backend {self.backend!r}: {instead_of(str(self.backend), CALIBRATORS)}")
+            raise ValueError(f"there is no backend {self.backend!r}: {instead_of(self.backend, CALIBRATORS)}")
         check_choice("weights", self.weights, get_args(Weights))
         if self.calibrator != "default" and self.calibrator not in known:
             raise ValueError(

@@ -5,6 +5,7 @@ Norms use the statistics of their own rank's images, as the authors' training do
 """
 
 import os
+import pickle
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from repopt.device import chosen_device
 from repopt.plans.copying import copied
+from repopt.plans.wording import first_line
 from repopt.train.heartbeat import Heartbeat
 from repopt.train.stopping import LostRankError
 
@@ -85,7 +87,7 @@ class World:
             try:
                 made[0] = make()
             except Exception as error:  # every rank raises it
-                made[1] = error
+                made[1] = _sendable(error)
         dist.broadcast_object_list(made)
         if made[1] is not None:
             raise made[1]
@@ -124,6 +126,15 @@ class World:
         if self.size == 1:
             return flag
         return bool(self.sum(torch.tensor(float(flag), device=device)).item())
+
+
+def _sendable(error: Exception) -> Exception:
+    """The error, or what it says where it cannot be sent to other processes."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # of any class at all
+        return RuntimeError(f"{type(error).__name__}: {first_line(error)}")
+    return error
 
 
 def is_first_process() -> bool:

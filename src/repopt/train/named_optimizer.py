@@ -7,6 +7,7 @@ from torch.optim import Optimizer
 
 from repopt import optim
 from repopt.optim.rules import RULES
+from repopt.plans.wording import joined
 
 
 def optimizer_named(name: str) -> type[Optimizer]:
@@ -20,7 +21,7 @@ def optimizer_named(name: str) -> type[Optimizer]:
     if name not in kinds:
         known = {label.lower(): label for label in kinds}
         near = difflib.get_close_matches(name.lower(), known) or ["sgd", "adamw"]
-        raise ValueError(f"torch.optim has no {name!r}; it has {', '.join(known[label] for label in near)} and more")
+        raise ValueError(f"torch.optim has no {name!r}: did you mean {joined((known[each] for each in near), 'or')}?")
     if name in RULES and RULES[name].route is None:
         raise ValueError(f"{name} is not supported: it {RULES[name].why}")
     return kinds[name]

@@ -177,8 +177,11 @@ def as_guessing(accuracy: float, guessing: float) -> str | None:
 
 
 def _change(scales: Scales, start: Mapping[str, Mapping[str, float]]) -> float:
-    """The distance from the start, channel by channel, relative to the start; all channels of a branch start alike."""
+    """The distance from the start, channel by channel, relative to the start, or to 1 where all scales start at 0.
+
+    All channels of a branch start alike.
+    """
     pairs = [(scale.double(), start[name][branch]) for name, own in scales.items() for branch, scale in own.items()]
     far = math.sqrt(sum(float((scale - begun).square().sum()) for scale, begun in pairs))
     began = math.sqrt(sum(scale.numel() * begun**2 for scale, begun in pairs))
-    return far / (began or 1.0)
+    return far / (began or math.sqrt(sum(scale.numel() for scale, _ in pairs)))

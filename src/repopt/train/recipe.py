@@ -342,19 +342,15 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
     if name in RECIPES:
         return RECIPES[name]()
     if path.suffix not in {".toml", ".json"}:
-        raise ValueError(f"{_unknown(name)}, or a .toml file of your own")
+        raise ValueError(f"{name!r} is neither a recipe nor a .toml file: {instead_of(name, RECIPES)}")
     try:
         fields = read_as(path, dict[str, Any]) if path.suffix == ".json" else read_toml(path)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"there is no recipe file {name!r}") from error
     base = fields.pop("base", None)
     if base is not None and str(base) not in RECIPES:
-        raise ValueError(f"{name!r} names a base that does not exist: {_unknown(str(base))}")
+        raise ValueError(f"{name!r} has the base {str(base)!r}, which no recipe is: {instead_of(base, RECIPES)}")
     return with_fields(Recipe() if base is None else RECIPES[base](), fields, name)
-
-
-def _unknown(name: str) -> str:
-    return f"there is no recipe {name!r}: {instead_of(name, RECIPES)}"
 
 
 def with_fields(recipe: Recipe, fields: Mapping[str, Any], source: str) -> Recipe:
