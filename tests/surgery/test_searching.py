@@ -239,7 +239,7 @@ def test_an_attention_layer_can_be_searched_and_written_out():
     [
         (lambda net, plan: search_model(nn.Linear(2, 2), plan), ValueError, "no linear operator 'stem'"),
         (lambda net, plan: search_model(net, "plan"), TypeError, "plan is what repopt.plan"),
-        (lambda net, plan: search_model(net, plan, start="deep"), FileNotFoundError, "'deep' is neither 'ones', 'depth'"),
+        (lambda net, plan: search_model(net, plan, start="deep"), FileNotFoundError, "'deep' is neither 'ones'"),
         (lambda net, plan: search_model(3, plan), TypeError, "surgery takes a model, not a int"),
         (lambda net, plan: extract_scales(3), TypeError, "extract_scales takes a model, not a int"),
         (
