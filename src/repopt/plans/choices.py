@@ -14,7 +14,7 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
 
 
 def instead_of(name: object, known: Iterable[str]) -> str:
-    """What to write instead of an unknown name: the names that are close to it, or else any."""
-    known = list(known)
-    near = difflib.get_close_matches(str(name), known)
-    return f"did you mean {joined(near, 'or')}?" if near else f"choose {joined(known, 'or')}"
+    """What to write instead of an unknown name: those that are close to it but for their case, or else any."""
+    labels = {each.lower(): each for each in known}
+    near = [labels[each] for each in difflib.get_close_matches(str(name).lower(), labels)]
+    return f"did you mean {joined(near, 'or')}?" if near else f"choose {joined(labels.values(), 'or')}"

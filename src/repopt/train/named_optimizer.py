@@ -1,13 +1,11 @@
 """The optimizers that a recipe may name."""
 
-import difflib
-
 import torch
 from torch.optim import Optimizer
 
 from repopt import optim
 from repopt.optim.rules import RULES
-from repopt.plans.wording import joined
+from repopt.plans.choices import instead_of
 
 
 def optimizer_named(name: str) -> type[Optimizer]:
@@ -19,9 +17,7 @@ def optimizer_named(name: str) -> type[Optimizer]:
         if isinstance(kind, type) and issubclass(kind, Optimizer) and kind not in bases
     }
     if name not in kinds:
-        known = {label.lower(): label for label in kinds}
-        near = difflib.get_close_matches(name.lower(), known) or ["sgd", "adamw"]
-        raise ValueError(f"torch.optim has no {name!r}: did you mean {joined((known[each] for each in near), 'or')}?")
+        raise ValueError(f"torch.optim has no {name!r}: {instead_of(name, kinds)}")
     if name in RULES and RULES[name].route is None:
         raise ValueError(f"{name} is not supported: it {RULES[name].why}")
     return kinds[name]
