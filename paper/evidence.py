@@ -4,7 +4,6 @@ A learning rate is chosen on seed 0, and what is reported is measured on the oth
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -125,7 +124,6 @@ TABLE4_CPU = Table(
 _SHARES = {"10%": 5_000, "50%": 25_000, "100%": None}
 _FEW = ("plain SGD", "Dirac", "RepOpt, searched", LEARNED, TENTH, "RepVGG")
 _MAPPED = tuple(name for name in WAYS if name != TENTH)
-_ABLATED = ("initialization alone", "RepOpt, stage means", "RepOpt, depth")
 _CELLS = (
     *product(("b0", "a0"), ("100%",), (15, 5, 40)),
     *product(("b0", "a0"), ("10%", "50%"), (5, 15, 40)),
@@ -183,7 +181,7 @@ WHERE = Table(
             for training in trainings(ways, mini64(epochs), (_LOWER,), share="100%", epochs=epochs)
         ),
         *(
-            replace(training, one_seed=name in _ABLATED)
+            training
             for size, rates in _LONGEST.items()
             for share, (name, rate) in product(("50%", "100%"), rates.items())
             for training in trainings(
