@@ -25,7 +25,7 @@ def _rules() -> list[Record]:
             (names[rule], rule.route or "none, refused", degrees[rule], rule.looks_at_weights, rule.why)
             for rule in names
         ),
-        ("any other class", str(UNKNOWN.route), "", "as it does", UNKNOWN.why),
+        ("any other class", str(UNKNOWN.route), "", "depends on the rule", UNKNOWN.why),
         ("`repopt.optim.SGD`", "closed form", "1", "never", "multiplies the gradient in its own step"),
         ("`repopt.optim.AdamW`, `Adam`, `Lion`", "closed form", "0", "never", "sums over the branches in its own step"),
     ]

@@ -39,7 +39,7 @@ class Rule:
     closed_form: str | None = None
 
 
-_EPS = "does not change with the size of the gradient but for its eps, which belongs to each branch"
+_EPS = "does not depend on the size of the gradient, apart from its eps, which belongs to each branch"
 
 RULES: dict[str, Rule] = {
     "SGD": Rule(
