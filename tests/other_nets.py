@@ -1,5 +1,6 @@
 """A network that repopt does not know, named by reference as `other_nets:small`."""
 
+import torch
 from torch import nn
 
 
@@ -79,3 +80,74 @@ def behind_norm(num_classes=4):
 
 def passes_on(**options):
     return small(**options)
+
+
+def first_frozen(num_classes=4):
+    net = small(num_classes, width=4)
+    net.stem[0].weight.requires_grad_(False)
+    return net
+
+
+def he_drawn(num_classes=4):
+    """With one layer that is not as torch draws it."""
+    net = small(num_classes)
+    nn.init.kaiming_normal_(net.dilated[0].weight)
+    return net
+
+
+class Copying(nn.Module):
+    """Normalizes its images."""
+
+    def __init__(self, num_classes=4):
+        super().__init__()
+        self.net = small(num_classes)
+
+    def forward(self, x):
+        return self.net(x.mul(0.5).add(1))
+
+
+class InPlace(Copying):
+    """The same, where they are."""
+
+    def forward(self, x):
+        return self.net(x.mul_(0.5).add_(1))
+
+
+class KeepsNormInEval(Copying):
+    """As detectors do, whose `train` returns nothing, and `eval` neither."""
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.net.stem[1].eval()
+
+
+class PassesOn(nn.Module):
+    """Any arguments."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, *args, **named):
+        return self.net(*args, **named)
+
+
+class Unshuffled(nn.Module):
+    """Takes images of 3 channels, and makes 12 of them."""
+
+    def __init__(self, num_classes=4):
+        super().__init__()
+        self.in_chans = 12
+        self.conv, self.head = nn.Conv2d(12, 8, 3), nn.Linear(8, num_classes)
+
+    def forward(self, x):
+        return self.head(self.conv(nn.functional.pixel_unshuffle(x, 2)).relu().mean((2, 3)))
+
+
+def unusual():
+    """Networks that compute as any other, each in a way that a program around them may not expect."""
+    averaged = torch.optim.swa_utils.AveragedModel(small())
+    return {
+        **{kind.__name__: kind() for kind in (InPlace, KeepsNormInEval, Unshuffled)},
+        **{"PassesOn": PassesOn(small()), "AveragedModel": averaged},
+    }

@@ -52,6 +52,28 @@ def test_a_compiled_model_is_written_as_what_was_compiled(net, tmp_path):
         assert relative(onnx_runner(onnx)(X), net.eval()(X)) <= 1e-4
 
 
+@pytest.mark.parametrize("suffix", [".onnx", ".pt2", ".safetensors"])
+@pytest.mark.parametrize("name", other_nets.unusual())
+def test_an_unusual_network_is_written_as_any_other(name, suffix, tmp_path):
+    net, images = settle(other_nets.unusual()[name]), X.clone()
+    assert repopt.export_model(net, tmp_path / f"net{suffix}", images).agreement.difference <= 1e-4
+    assert torch.equal(images, X)
+
+
+class Masked(nn.Module):
+    def forward(self, x):
+        return x.mean((2, 3)).masked_fill(torch.tensor([False, True, False]), -torch.inf)
+
+
+def test_logits_may_be_masked(tmp_path):
+    assert repopt.export_model(Masked(), tmp_path / "net.onnx", X).agreement.difference <= 1e-4
+
+
+class Squeezed(nn.Module):
+    def forward(self, x):
+        return x.mean((1, 2, 3), keepdim=True).squeeze()
+
+
 def test_a_model_of_repopt_is_written_in_its_deploy_form(tmp_path):
     model = settle(repopt.create_model("repvgg_nano", num_classes=4, depths=(1, 1, 1, 1)))
     path = repopt.export_model(model, tmp_path / "net.safetensors", torch.randn(2, 3, 32, 32)).path
@@ -96,6 +118,7 @@ class Two(nn.Module):
         (nn.Flatten(), "net.pt2", X, {"opset": 18}, "an opset is for ONNX"),
         (nn.Flatten(), "there.pt2", X, {}, "already exists"),
         (Two(), "net.pt2", X, {}, "this returns a tuple"),
+        (Squeezed(), "net.pt2", X, {}, r"returns a tensor of shape \(\), without the batch: let it squeeze the dim"),
         (nn.Conv2d(1, 2, 3), "net.pt2", X, {}, "this Conv2d does not take a batch of 3 x 3 x 16 x 16 float32"),
         (nn.Linear(16, 2), "net.pt2", X.byte(), {}, "does not take a batch of 3 x 3 x 16 x 16 uint8"),
         (Doubtful(), "net.pt2", X, {}, "torch cannot export this model as .pt2: "),

@@ -132,10 +132,11 @@ def test_a_model_without_anything_to_quantize_is_refused():
     [
         ([], "calibration needs at least one image, and there is none"),
         ([images(0)], "calibration needs at least one image in each batch, and there is none"),
-        ([images()[:, :1]], r"must be batch x 3 x height x width, not of shape \(32, 1, 16, 16\)"),
-        ([images()[0]], r"must be batch x 3 x height x width, not of shape \(3, 16, 16\)"),
+        ([images()[:, :1]], r"does not take a batch of 1 x 1 x 16 x 16 float32 .*batch, 3, height"),
+        ([images(), images()[:, :1]], r"must be batch x 3 x height x width, not of shape \(32, 1, 16, 16\)"),
+        ([images()[0]], r"must be batch x channels x height x width, not of shape \(3, 16, 16\)"),
     ],
-    ids=["none", "an empty batch", "channels", "no batch"],
+    ids=["none", "an empty batch", "channels", "other channels", "no batch"],
 )
 def test_images_that_cannot_be_calibrated_on(batches, sentence):
     with pytest.raises(ValueError, match=sentence):

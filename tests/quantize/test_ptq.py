@@ -100,6 +100,14 @@ class ByItsInputs(Pair):
         return self.conv(x) if x.sum() > 0 else x
 
 
+class Masked(nn.Conv2d):
+    def __init__(self):
+        super().__init__(3, 4, 3)
+
+    def forward(self, x):
+        return super().forward(x).mean((2, 3)).masked_fill(torch.arange(4) == 2, -torch.inf)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -122,7 +130,8 @@ class ByItsInputs(Pair):
             {"batches": [X, X[:, :, :8, :8]], "setting": Int8(trim=0.1)},
             "one size to be trimmed, not of 16 x 16 and 8 x 8",
         ),
-        ({"model": Spoilt()}, "returns inf or nan, and 'conv.weight' holds some"),
+        ({"model": Spoilt()}, "returns inf or nan, and 'conv.weight' holds some: train again"),
+        ({"model": Masked()}, "returns inf or nan, though its weights are finite: leave out what makes them"),
         ({"model": Pair(), "path": "net.safetensors"}, "returns one tensor, and this returns a tuple"),
         ({"model": Pair(), "path": "net.onnx", "setting": ONNX}, "returns one tensor, and this returns a tuple"),
         (
@@ -177,6 +186,29 @@ def test_a_program_in_memory_may_return_several_tensors():
 def test_what_torch_compile_returns_is_quantized(net):
     found = repopt.quantize_model(torch.compile(net), [X])(X)
     assert torch.equal(found, repopt.quantize_model(net, [X])(X))
+
+
+GPTQ, TRIMMED = Int8(rounding="gptq"), Int8(trim=0.1)
+
+
+@pytest.mark.parametrize("setting", [Int8(), GPTQ, TRIMMED, ONNX], ids=["torchao", "gptq", "trimmed", "onnxruntime"])
+@pytest.mark.parametrize("name", other_nets.unusual())
+def test_an_unusual_network_is_quantized_as_any_other(name, setting, tmp_path):
+    net, images = settle(other_nets.unusual()[name]), X.clone()
+    int8 = repopt.quantize_model(net, [images], tmp_path / "net.onnx" if setting is ONNX else None, setting=setting)
+    assert torch.equal(images, X)
+    net.eval()
+    with torch.no_grad():
+        wanted = net(X.clone())
+        assert (int8(X.clone()) - wanted).norm() < 0.1 * wanted.norm()
+
+
+@pytest.mark.parametrize("setting", [GPTQ, TRIMMED], ids=["gptq", "trimmed"])
+def test_a_network_that_changes_its_images_is_calibrated_on_the_unchanged_ones(setting):
+    copying, in_place = settle(other_nets.Copying()), other_nets.InPlace()
+    in_place.load_state_dict(copying.state_dict())
+    found = [repopt.quantize_model(net, [X], setting=setting)(X.clone()) for net in (copying, in_place)]
+    assert torch.equal(*found)
 
 
 def test_the_folder_of_a_file_is_made(net, tmp_path):

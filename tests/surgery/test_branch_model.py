@@ -46,7 +46,7 @@ def test_before_and_after_merge(branch_set, norm):
     kernels = list(real.kernels.values())
     ours = torch.autograd.grad((real(x) * target).sum(), kernels)
     convolve = F.linear if isinstance(merged, nn.Linear) else merged._conv_forward
-    plain = torch.autograd.grad((convolve(x, real.weight, merged.bias) * target).sum(), kernels)
+    plain = torch.autograd.grad((convolve(x, real.equivalent_kernel(), merged.bias) * target).sum(), kernels)
     for got, expected in zip(ours, plain, strict=True):
         assert relative(got, expected) <= 1e-10
 
@@ -236,10 +236,12 @@ def test_norms_that_attention_would_not_call_are_refused(pattern, parent):
         assert relative(real(x), merged(x)) < 1e-12
 
 
-def test_reading_the_weight_of_a_block_in_training_is_warned_of():
-    """As attention of one's own may do: the norms would see no batch."""
+@pytest.mark.parametrize(
+    ("training", "lacks"), [(True, "the norms of its"), (False, "the shifts of its branches' norms")]
+)
+def test_reading_the_weight_of_a_block_is_warned_of(training, lacks):
+    """As attention of one's own may do, whose norms would see no batch, or a tool that folds norms into `weight`."""
     net = nn.Sequential(nn.Linear(4, 4))
-    real = branch_model(net, repopt.plan(net, {"0": [Linear(), Identity()]}))
-    with pytest.warns(UserWarning, match="the weight of '0' is read in training: .* bypasses the norms"):
+    real = branch_model(net, repopt.plan(net, {"0": [Linear(), Identity()]})).train(training)
+    with pytest.warns(UserWarning, match=f"the weight of '0' is read, .* lacks {lacks}.*merge the model first"):
         F.linear(torch.ones(2, 4), real[0].weight)
-    assert real.eval()[0].weight.shape == repopt.merge(real)[0].weight.shape

@@ -88,6 +88,31 @@ def test_without_branches_of_its_own_a_model_gets_repvggs_and_a_line_says_so(tmp
     assert "other_nets:small declares no branches and gets those of 'repvgg'" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("method", sorted({*METHODS} - {"sgd"}))
+def test_frozen_kernels_are_not_drawn_anew(method, tmp_path, capsys):
+    """What a factory froze it had loaded; drawn anew it would stay at random."""
+    with pytest.raises(SystemExit) as done:
+        main(f"{METHODS[method]} --model other_nets:first_frozen {TINY} --out {tmp_path / 'run'}".split())
+    assert done.value.code != 0
+    assert "draws kernels anew, and the model comes with frozen ones ('stem.0'):" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_frozen_kernels_stay_where_no_method_draws_them(tmp_path):
+    repopt(f"train --method sgd --model other_nets:first_frozen {TINY} --quiet --out {tmp_path / 'run'}")
+    weights = f"--weights {tmp_path / 'run' / 'model.safetensors'} --scales depth"
+    repopt(f"train {weights} --model other_nets:first_frozen {TINY} --quiet --out {tmp_path / 'tuned'}")
+    before, after = (load_file(tmp_path / name / "model.safetensors")["stem.0.weight"] for name in ("run", "tuned"))
+    assert torch.equal(before, after)
+
+
+@pytest.mark.parametrize(("name", "said"), [("he_drawn", True), ("small", False)])
+def test_a_note_says_which_of_a_factorys_own_weights_are_drawn_anew(name, said, tmp_path, capsys):
+    repopt(f"train --scales depth --model other_nets:{name} {TINY} --out {tmp_path / 'run'}")
+    note = f"other_nets:{name} comes with weights of its own ('dilated.0'), which the method repopt draws anew"
+    assert (note in capsys.readouterr().out.replace("\n", " ")) is said
+
+
 def test_a_network_with_a_child_called_module_is_searched_trained_and_evaluated(tmp_path):
     named = f"--model other_nets:behind_norm {TINY}"
     repopt(f"search {named} --out {tmp_path / 'search'}")

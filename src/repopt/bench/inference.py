@@ -46,7 +46,8 @@ def inference_speed(
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     cuda = device.type == "cuda"
     layout = torch.channels_last if cuda else torch.contiguous_format
-    model = model.eval().to(device=device, dtype=dtype, memory_format=layout)  # type: ignore[call-overload]
+    model.eval()
+    model = model.to(device=device, dtype=dtype, memory_format=layout)  # type: ignore[call-overload]
     images = torch.randn(batch_size, channels, size, size, device=device, dtype=dtype).to(memory_format=layout)
     torch.compiler.reset()
     called: Callable[[torch.Tensor], object] = compiled(model, tuned=False) if cuda else model

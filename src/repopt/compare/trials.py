@@ -75,7 +75,8 @@ def seconds_of_int8(job: Job, data: DataSet, int8: Int8) -> float:
 
     It raises what the exporter raises, if that cannot write the model.
     """
-    model = as_deployed(finished_model(build(job, data, torch.device("cpu")).model)).eval()
+    model = as_deployed(finished_model(build(job, data, torch.device("cpu")).model))
+    model.eval()
     size = job.recipe.eval_size or job.recipe.size or data.size
     images = torch.randn(_INFERRED_INT8, data.channels, size, size)
     start = time.perf_counter()

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from repopt.data.augment import scaling
 from repopt.files import placing_folder, read_sealed, replacing, write_json, write_sealed
 from repopt.models import create_model
-from repopt.models.calling import two_of
+from repopt.models.calling import any_batch, two_of
 from repopt.models.saved import CONFIG, WEIGHTS
 from repopt.quantize.onnx_files import Agreement, onnx_runner, write_onnx
 
@@ -86,7 +86,7 @@ def _write_onnx(deployment: Deployment, path: Path, *, optimize: bool = True) ->
 
 
 def _write_program(deployment: Deployment, path: Path) -> Forward:
-    dynamic = ({0: torch.export.Dim("batch")},)
+    dynamic = any_batch(deployment.module, torch.export.Dim("batch"))
     program = torch.export.export(deployment.module, (two_of(deployment.example),), dynamic_shapes=dynamic)
     written = io.BytesIO()  # first: on a full disk torch would end the process
     torch.export.save(program, written, extra_files={METADATA: json.dumps(deployment.config)})
@@ -98,7 +98,9 @@ def _write_program(deployment: Deployment, path: Path) -> Forward:
 def _write_weights(deployment: Deployment, path: Path) -> Forward:
     write_sealed(path / WEIGHTS, deployment.module.state_dict())
     write_json(path / CONFIG, deployment.config)
-    return create_model(path, trust=True).eval()  # it was trusted when the run was loaded
+    again = create_model(path, trust=True)  # it was trusted when the run was loaded
+    again.eval()
+    return again
 
 
 def _write_weights_alone(deployment: Deployment, path: Path) -> Forward:

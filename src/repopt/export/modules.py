@@ -16,7 +16,7 @@ from repopt.export.formats import BY_SUFFIX, Deployment, Format, Forward
 from repopt.models import as_deployed
 from repopt.models.calling import outputs_for
 from repopt.plans.copying import copied
-from repopt.plans.patterns import check_model
+from repopt.plans.patterns import check_model, clean_modules
 from repopt.quantize.onnx_files import Agreement, check_opset, compare, exporting, need
 
 
@@ -75,7 +75,7 @@ def export_model(
         >>> export_model(model, "net.onnx", torch.randn(8, 3, 224, 224))  # doctest: +SKIP
     """
     check_model(model, "export_model")
-    model = getattr(model, "_orig_mod", model)  # what torch.compile took
+    model = clean_modules(model)[""]  # what torch.compile, DDP or AveragedModel holds
     target = Path(path)
     kind = BY_SUFFIX.get(target.suffix)
     if kind is None:
@@ -87,12 +87,19 @@ def export_model(
     check_opset(opset)
     need(*kind.needs)
     check_target(target, kind)
-    module, images = as_deployed(model).cpu().eval(), example.detach().cpu()
-    original = copied(model).cpu().eval()
+    module, images = as_deployed(model).cpu(), example.detach().cpu()
+    module.eval()
+    original = copied(model, training=False).cpu()
     found = outputs_for(original, images)
     if not isinstance(found, Tensor):
         raise ValueError(
             f"only a model that returns one tensor can be exported, and this returns a {type(found).__name__}"
+        )
+    alone = outputs_for(original, images[:1])
+    if alone.ndim == 0 or len(alone) != 1:
+        raise ValueError(
+            f"for a batch of one image this {type(model).__name__} returns a tensor of shape {tuple(alone.shape)}, "
+            "without the batch: let it squeeze the dimension that it means, as squeeze(1) does"
         )
     config = {"repopt": repopt.__version__, **(metadata or {})}
     deployment = Deployment(module=module, example=images[:1], config=config, opset=opset)
@@ -136,6 +143,7 @@ def compared(
     exported: Forward, expected: Forward, batches: Iterator[tuple[Tensor, Tensor]]
 ) -> tuple[Agreement, tuple[int, ...]]:
     """The agreement, and the batch sizes that were tried."""
-    logits = [(expected(normalized), exported(images)) for images, normalized in batches]
+    # clones: a model may change its images in place
+    logits = [(expected(normalized.clone()), exported(images.clone())) for images, normalized in batches]
     wanted, found = zip(*logits, strict=True)
     return compare(wanted, found), tuple(sorted({len(batch) for batch in wanted}))

@@ -15,7 +15,7 @@ def parameters(model: nn.Module) -> int:
 @torch.no_grad()
 def multiply_adds(model: nn.Module, size: int = 224) -> int:
     """Multiply-adds of one image in evaluation, by torch's counter on a copy that computes nothing."""
-    counted = copied(model).to("meta").eval()
+    counted = copied(model, training=False).to("meta")
     with FlopCounterMode(display=False) as counter:
         counted(torch.empty(1, 3, size, size, device="meta"))
     total: int = counter.get_total_flops() // 2

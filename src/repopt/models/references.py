@@ -35,9 +35,14 @@ def is_reference(name: str) -> bool:
     return ":" in name
 
 
+def is_own(name: str) -> bool:
+    """Whether a model's name is a reference to code that is no library's."""
+    return is_reference(name) and name.partition(":")[0] not in _LIBRARIES
+
+
 def check_trust(reference: str, folder: object, *, trust: bool) -> None:
     """Raises if a reference that was read from a folder would import code that nobody vouches for."""
-    if is_reference(reference) and reference.partition(":")[0] not in _LIBRARIES and not trust:
+    if is_own(reference) and not trust:
         raise ValueError(
             f"loading {str(folder)!r} would import {reference} and so execute its code: give --trust (in Python "
             "trust=True) if the folder is yours, or you trust whoever wrote it"
@@ -107,7 +112,7 @@ def check_fits(model: nn.Module, reference: str, *, shape: tuple[int, int, int],
             f"{reference} has {extra!r} in its state dict, which is no tensor, and a run saves tensors alone: keep it "
             "in a buffer, or out of get_extra_state"
         )
-    size, tried = " x ".join(map(str, shape)), copied(model).train()
+    size, tried = " x ".join(map(str, shape)), copied(model, training=True)
     try:
         found = tried(torch.zeros(2, *shape))
     except Exception as error:  # of any code at all

@@ -3,7 +3,6 @@
 CSLA block + regular optimizer = single operator + optimizer with GR                                    (Proposition)
 """
 
-import math
 import warnings
 from collections.abc import Mapping
 from typing import Literal, SupportsIndex, get_args
@@ -22,6 +21,7 @@ from repopt.optim.rep_optimizer import RepOptimizer, refuse_copy
 from repopt.optim.rules import RULES, rule_of
 from repopt.optim.sgd import SGDRoute
 from repopt.plans.choices import check_choice
+from repopt.plans.drawn import as_torch_draws
 from repopt.plans.planning import Plan, check_plan
 
 Route = Literal["auto", "grad", "branch"]
@@ -160,13 +160,11 @@ class Handle:
         return f"Handle(route={self.route!r}, exact={self.exact})"
 
 
-@torch.no_grad()
 def look_as_torch_drew_them(plan: Plan) -> bool:
-    """Whether all planned weights are spread as torch draws them: evenly from -b to b, with b = 1 / sqrt(fan in).
+    """Whether all planned weights are as torch draws them.
 
-    Trained weights and those of other initializations are not: some reach beyond b, or none comes near it, or their
-    standard deviation is not b / sqrt(3). A block with fewer than two scales other than 0 says nothing, since `init_`
-    draws it in the same way. Neither do fewer than a thousand weights in all.
+    A block with fewer than two scales other than 0 says nothing, since `init_` draws it in the same way. Neither do
+    fewer than a thousand weights in all.
     """
     seen = 0
     for name, module in plan.modules().items():
@@ -174,9 +172,7 @@ def look_as_torch_drew_them(plan: Plan) -> bool:
         count = weight.numel()
         if sum(bool(scale.any()) for scale in plan.constants(name).values()) < 2 or weight.is_meta or not count:
             continue
-        parts = weight.float() * math.sqrt(math.prod(plan.blocks[name].operator.kernel_shape[1:]))
-        largest, deviation = float(parts.abs().max()), math.sqrt(3 * float(parts.square().mean()))
-        if not 0.98 - 20 / count < largest < 1.01 or abs(deviation - 1) > max(0.05, 3 / math.sqrt(count)):
+        if not as_torch_draws(weight):
             return False
         seen += count
     return seen >= 1000

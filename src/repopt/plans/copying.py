@@ -17,8 +17,8 @@ _OF_TORCH = {*vars(nn.Module()), "_compiled_call_impl"}
 _HOLDING = (nn.Module, FunctionType, MethodType, partial, list, tuple, dict)
 
 
-def copied(model: ModuleT) -> ModuleT:
-    """A deep copy.
+def copied(model: ModuleT, *, training: bool | None = None) -> ModuleT:
+    """A deep copy, in train or eval mode where one is asked for.
 
     Raises:
         ValueError: the model keeps a view of a parameter, or a function that was made around it, which a copy would
@@ -37,7 +37,10 @@ def copied(model: ModuleT) -> ModuleT:
                 f"the function kept as {name!r} was made around the model, and a copy would go on with the original: "
                 "make it a method"
             )
-    return copy.deepcopy(model, {id(value): value.detach().clone() for value in computed})
+    made = copy.deepcopy(model, {id(value): value.detach().clone() for value in computed})
+    if training is not None:
+        made.train(training)  # not chained: a `train` of the model's own may return nothing
+    return made
 
 
 def _shared(value: object) -> Iterator[nn.Module]:

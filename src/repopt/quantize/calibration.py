@@ -47,7 +47,7 @@ def trimmed(model: nn.Module, batches: Sequence[Tensor], share: float) -> list[T
     check_batches(model, batches)
     check_sizes(batches, "to be trimmed")
     check_share(share)
-    looked_at = copied(model).eval()
+    looked_at = copied(model, training=False)
     peaks = torch.cat([_peaks(looked_at, batch) for batch in batches], dim=1)
     beyond = (peaks / peaks.median(dim=1, keepdim=True).values.clamp(min=torch.finfo(peaks.dtype).tiny)).amax(0)
     images, size = torch.cat(list(batches)), len(batches[0])
@@ -73,7 +73,7 @@ def _peaks(model: nn.Module, batch: Tensor) -> Tensor:
         for name, layer in model.named_modules()
         if isinstance(layer, nn.Conv2d | nn.Linear)
     ]
-    model(batch.to(next(model.parameters()).device))
+    model(batch.to(next(model.parameters()).device, copy=True))
     for hook in hooks:
         hook.remove()
     if not found:

@@ -43,7 +43,7 @@ def post_training_onnx(model: nn.Module, batches: Sequence[Tensor], setting: Int
         folder = opened.enter_context(TemporaryDirectory(dir=unfinished.parent))  # removed with it after an interrupt
         float_file, inferred, shared = (Path(folder, f"{name}.onnx") for name in ("float", "inferred", "shared"))
         with exporting(f"this {type(model).__name__} as ONNX", batches[0].dtype):
-            write_onnx(copied(model).cpu().eval(), float_file, batches[0])
+            write_onnx(copied(model, training=False).cpu(), float_file, batches[0])
         # torch writes shapes into the file; ONNX Runtime to 1.30 fails to infer those of an interpolation symbolically
         quant_pre_process(str(float_file), str(inferred), skip_symbolic_shape=True)
         ort.quantize_static(

@@ -18,7 +18,7 @@ from torch.fx import Graph, GraphModule
 from torch.utils._pytree import tree_leaves
 
 from repopt.models import as_deployed
-from repopt.models.calling import outputs_for, two_of
+from repopt.models.calling import any_batch, outputs_for, two_of
 from repopt.plans.copying import copied
 from repopt.plans.patterns import check_model
 from repopt.plans.wording import first_line, joined
@@ -58,7 +58,8 @@ def prepare(model: nn.Module, example: Tensor, setting: Int8, *, training: bool 
 
         insert = prepare_qat_pt2e if training else prepare_pt2e
         with _about_torchao(model):
-            captured = _captured(model.train(training), example)
+            model.train(training)
+            captured = _captured(model, example)
             if training:
                 _check_norms(captured)
             else:
@@ -89,7 +90,7 @@ def prepare(model: nn.Module, example: Tensor, setting: Int8, *, training: bool 
 def captured_graph(model: nn.Module, example: Tensor) -> Graph:
     """What a model computes in evaluation, as torchao sees it; the model is left as it is."""
     with _about_torchao(model):
-        return _captured(copied(model).eval(), example).graph
+        return _captured(copied(model, training=False), example).graph
 
 
 @contextmanager
@@ -123,10 +124,10 @@ def _check_norms(captured: GraphModule) -> None:
 def _check_same(model: nn.Module, prepared: GraphModule, example: Tensor) -> None:
     """Raises where the program, which does not quantize yet, is no longer the model: torchao rewrites patterns."""
     images, outputs = example[:2].to(next(model.parameters()).device), []
-    for each in (copied(model).eval(), prepared):
+    for each in (copied(model, training=False), prepared):
         with torch.random.fork_rng():
             torch.manual_seed(0)  # of what is drawn at random
-            outputs.append([leaf for leaf in tree_leaves(each(images)) if _is_floating(leaf)])
+            outputs.append([leaf for leaf in tree_leaves(each(images.clone())) if _is_floating(leaf)])
     for wanted, found in zip(*outputs, strict=True):
         if (found - wanted).norm() > _ROUNDING * wanted.norm():
             raise RuntimeError(
@@ -158,7 +159,7 @@ def calibrate_(prepared: GraphModule, batches: Sequence[Tensor]) -> None:
     switch_(prepared, measure=True, quantize=False)
     device = next(prepared.parameters()).device
     for batch in batches:
-        prepared(batch.to(device))
+        prepared(batch.to(device, copy=True))
     switch_(prepared, measure=False, quantize=True)
 
 
@@ -187,7 +188,7 @@ def check_batches(model: nn.Module, batches: Sequence[Tensor]) -> Any:
     if not batches or not all(map(len, batches)):
         where = " in each batch" if batches else ""
         raise ValueError(f"calibration needs at least one image{where}, and there is none")
-    channels = getattr(model, "in_chans", batches[0].shape[1] if batches[0].ndim == 4 else "channels")
+    channels = batches[0].shape[1] if batches[0].ndim == 4 else "channels"
     for batch in batches:
         if batch.ndim != 4 or batch.shape[1] != channels:
             raise ValueError(
@@ -198,11 +199,15 @@ def check_batches(model: nn.Module, batches: Sequence[Tensor]) -> Any:
             raise ValueError(f"calibration images must be float32, not {kind}: give them so, and model.float()")
         if not batch.isfinite().all():
             raise ValueError("calibration images must be finite, and one of them holds inf or nan")
-    found = outputs_for(copied(model).cpu().eval(), batches[0][:1].cpu())
+    found = outputs_for(copied(model, training=False).cpu(), batches[0][:1].cpu())
     if not all(map(_is_finite, tree_leaves(found))):
         spoilt = [name for name, value in model.state_dict().items() if not _is_finite(value)]
-        where = f", and {spoilt[0]!r} holds some" if spoilt else ""
-        raise ValueError(f"this {type(model).__name__} returns inf or nan{where}: train again from before that")
+        why = (
+            f", and {spoilt[0]!r} holds some: train again from before that"
+            if spoilt
+            else ", though its weights are finite: leave out what makes them, such as a mask of classes"
+        )
+        raise ValueError(f"this {type(model).__name__} returns inf or nan{why}")
     return found
 
 
@@ -257,7 +262,8 @@ def _exported(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram
     device = next(model.parameters()).device
     two = two_of(example).to(device)
     # strict: without it, older torch does not say which layer an operator is from, and torchao finds no layers
-    return torch.export.export(model, (two,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=True)
+    shapes = any_batch(model, torch.export.Dim.DYNAMIC)
+    return torch.export.export(model, (two,), dynamic_shapes=shapes, strict=True)
 
 
 def _quantizer(setting: Int8, *, training: bool) -> Any:

@@ -44,7 +44,7 @@ def rounded_by_gptq(model: nn.Module, batches: Sequence[Tensor], weights: Weight
         ValueError: there is nothing to round, or the step would not last.
     """
     check_steps(model, weights)
-    rounded, sums = copied(model).eval(), _products(model, batches)
+    rounded, sums = copied(model, training=False), _products(model, batches)
     if not sums:
         raise ValueError(
             f"GPTQ rounds the weights of nn.Conv2d and nn.Linear, and this {type(model).__name__} applies none: "
@@ -74,7 +74,7 @@ def check_steps(model: nn.Module, weights: Weights) -> None:
 
 def _products(model: nn.Module, batches: Sequence[Tensor]) -> dict[str, Tensor]:
     """X X^T of each weight by the name of the first layer that has it, for each group of the layer's channels."""
-    seen = copied(model).eval()  # of which the images may change more than the weights
+    seen = copied(model, training=False)  # of which the images may change more than the weights
     device = next(model.parameters()).device
     draw, most = torch.Generator().manual_seed(0), math.ceil(_PATCHES / len(batches))
     names, sums = dict[Tensor, str](), dict[str, Tensor]()
@@ -89,7 +89,7 @@ def _products(model: nn.Module, batches: Sequence[Tensor]) -> dict[str, Tensor]:
             names.setdefault(module.weight, name)
             module.register_forward_hook(add, with_kwargs=True)
     for batch in batches:
-        seen(batch.to(device))
+        seen(batch.to(device, copy=True))
     return sums
 
 

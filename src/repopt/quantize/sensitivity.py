@@ -52,7 +52,7 @@ def layer_costs(
     check_nearest(setting, "layers are measured with weights rounded to the nearest")
     check_batches(model, calibration)
     check_batches(model, images)
-    prepared = prepare(copied(model).eval(), calibration[0], setting)
+    prepared = prepare(copied(model, training=False), calibration[0], setting)
     calibrate_(prepared, calibration)
     device = next(prepared.parameters()).device
     batches = [batch.to(device) for batch in images]
@@ -111,7 +111,7 @@ def _fakes(prepared: GraphModule, node: Node, *arguments: int) -> list[Any]:
 
 
 def _logits(prepared: GraphModule, batches: Sequence[Tensor]) -> Tensor:
-    return torch.cat([prepared(batch) for batch in batches])
+    return torch.cat([prepared(batch.clone()) for batch in batches])  # a program may change its images in place
 
 
 def _outputs(
@@ -128,5 +128,5 @@ def _outputs(
                 found[names[n]].append(result.flatten())
             return result
 
-    Recorder(prepared).run(batch)
+    Recorder(prepared).run(batch.clone())
     return {name: torch.cat(outputs) for name, outputs in found.items()}

@@ -227,11 +227,12 @@ class BranchBlock(LinearAdditionBlock):
 
     @property
     def weight(self) -> Tensor:
-        """The equivalent kernel in eval mode; what reads it in training, instead of calling the block, has no norms."""
-        if self.norm and self.training:
+        """The equivalent kernel in eval mode; what reads it, instead of calling the block, lacks what its norms add."""
+        if self.norm:
+            lacks = "the norms of its branches" if self.training else "the shifts of its branches' norms"
             warnings.warn(
-                f"the weight of {self.operator_name!r} is read in training: what is computed with it bypasses the "
-                "norms of its branches",
+                f"the weight of {self.operator_name!r} is read, and what is computed with it lacks {lacks}: call the "
+                "block, or merge the model first",
                 stacklevel=2,
             )
         return self.equivalent_kernel()

@@ -64,7 +64,7 @@ class World:
         """
         if self.size == 1:
             return False
-        asked = copied(model).train()
+        asked = copied(model, training=True)
         params = [param for param in asked.parameters() if param.requires_grad]
         images = params[0].new_zeros(2, channels, size, size)
         with torch.random.fork_rng([images.device] if images.is_cuda else []):  # dropout draws

@@ -29,9 +29,11 @@ from repopt.optim.clipping import clip_grad_norm_
 from repopt.optim.decay import decay_groups
 from repopt.plans.choices import instead_of
 from repopt.plans.dirac import dirac_init_
+from repopt.plans.drawn import as_torch_draws
 from repopt.plans.planning import Plan, ScalesLike, plan
 from repopt.plans.scales import Scales
 from repopt.plans.stamps import params_of
+from repopt.plans.wording import listed
 from repopt.surgery.blocks import Norm
 from repopt.surgery.conversion import branch_model, csla_model, search_blocks, search_model
 from repopt.surgery.freezing import freeze
@@ -59,6 +61,7 @@ class Subject:
         branches: what was planned; None for a method without branches, and where the model declares them itself.
         scales: those of the plan, where it was given some.
         left_out: operators that the plan could not hold, with the reason.
+        redrawn: operators that had weights of their own, other than torch draws them, and have new ones now.
     """
 
     method: Method
@@ -69,6 +72,7 @@ class Subject:
     branches: BranchChoice | None = None
     scales: Scales | None = None
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    redrawn: tuple[str, ...] = ()
 
 
 def make_subject(
@@ -99,7 +103,9 @@ def make_subject(
         return Subject(method=method, model=model)
     branches = chosen(branches, model)
     bare = plan(model, as_branches(branches))
-    subject = Subject(method=method, model=model, branches=branches, left_out=bare.left_out)
+    initialized = drawn and not (method == "repopt" and recipe.rules == "iteration")
+    redrawn = _to_be_redrawn(bare, method) if initialized else ()
+    subject = Subject(method=method, model=model, branches=branches, left_out=bare.left_out, redrawn=redrawn)
     draw = torch.Generator().manual_seed(recipe.seed)
     if method == "search" or scales == LEARN:
         searching = search_model(model, bare, start=recipe.start, kernel=recipe.kernel, generator=draw, inplace=True)
@@ -128,7 +134,6 @@ def make_subject(
             f"real blocks follow both rules: the recipe's rules {recipe.rules!r} are for the method repopt"
         )
     planned = bare.with_scales(scales)
-    initialized = drawn and recipe.rules != "iteration"
     kernels = planned.init_(kernel=recipe.kernel, identity=recipe.identity, generator=draw) if initialized else None
     subject = dataclasses.replace(subject, scales=planned.scales)
     if recipe.rules == "initialization":
@@ -136,6 +141,17 @@ def make_subject(
     if method == "csla":
         return dataclasses.replace(subject, model=csla_model(model, planned, kernels, inplace=True))
     return dataclasses.replace(subject, plan=planned, kernels=kernels)
+
+
+def _to_be_redrawn(bare: Plan, method: Method) -> tuple[str, ...]:
+    """The operators whose weights are others than torch draws; raises where one is frozen, as only trained ones are."""
+    modules = bare.modules()
+    if kept := [name for name, module in modules.items() if not module.weight.requires_grad]:
+        raise ValueError(
+            f"the method {method} draws kernels anew, and the model comes with frozen ones ({listed(kept)}): let it "
+            "come with all of them trainable, leave the frozen ones out by --branches, or take the method sgd"
+        )
+    return tuple(name for name, module in modules.items() if not as_torch_draws(module.weight))
 
 
 def _check_learnable(method: Method, recipe: Recipe, *, drawn: bool) -> None:

@@ -48,7 +48,8 @@ def load_run(folder: str | Path, *, best: bool = False, trust: bool = False) -> 
     folder = Path(folder)
     saved = read_saved(folder)
     read_as(folder / CONFIG, RunConfig)
-    model = create_model(folder, trust=trust).eval()
+    model = create_model(folder, trust=trust)
+    model.eval()
     if best:
         if not (folder / BEST).exists():
             raise ValueError(

@@ -19,8 +19,10 @@ from repopt.files import write_sealed
 from repopt.models import list_models
 from repopt.models import load_checkpoint as load_weights
 from repopt.models.counting import parameters
+from repopt.models.references import is_own
 from repopt.optim.fingerprints import fingerprint
 from repopt.plans.scales import Scales
+from repopt.plans.wording import listed
 from repopt.surgery.blocks import LinearAdditionBlock
 from repopt.train.best_weights import finished_model
 from repopt.train.checkpoint import read_origin
@@ -192,13 +194,16 @@ def build(job: Job, data: DataSet, device: torch.device) -> Subject:
 
 
 def _about_branches(job: Job, subject: Subject) -> list[str]:
-    left_out = [f"{name} has no branches, since {why}" for name, why in subject.left_out.items()]
-    if subject.branches == job.branches:
-        return left_out
-    return [
-        f"{job.model} declares no branches and gets those of {subject.branches!r}; --branches names others",
-        *left_out,
-    ]
+    notes = [f"{name} has no branches, since {why}" for name, why in subject.left_out.items()]
+    if subject.branches != job.branches:
+        chosen = f"{job.model} declares no branches and gets those of {subject.branches!r}; --branches names others"
+        notes.insert(0, chosen)
+    if subject.redrawn and is_own(job.model):
+        notes.append(
+            f"{job.model} comes with weights of its own ({listed(subject.redrawn)}), which the method {job.method} "
+            "draws anew: to keep trained ones, save them and give --weights"
+        )
+    return notes
 
 
 def _with_batch(job: Job, data: DataSet, world: World) -> Job:

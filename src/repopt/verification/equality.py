@@ -351,7 +351,7 @@ def _position_loss(y: Tensor, target: Tensor) -> Tensor:
 def _seeded(model: nn.Module, x: Tensor, step: int) -> Tensor:
     torch.manual_seed(step)  # so that dropout draws alike in both
     try:
-        y = model(x)
+        y = model(x.clone())  # which it may change in place
     except Exception as error:
         shape = tuple(x.shape)
         raise RuntimeError(f"the model cannot take inputs of shape {shape}: {first_line(error)}") from error
