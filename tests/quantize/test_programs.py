@@ -67,9 +67,29 @@ class Usual(nn.Module):
         return (x @ x.transpose(2, 3)).clamp(-1, 1).mean((2, 3), keepdim=True).squeeze(-1).unsqueeze(1)
 
 
+class Parts(nn.Module):
+    """Channels that are cut and joined, as in YOLO's and ShuffleNet's blocks, maxima over the map, and a finer map."""
+
+    def __init__(self):
+        super().__init__()
+        self.before, self.within, self.finer = (
+            nn.Conv2d(3, 8, 1),
+            nn.Conv2d(4, 4, 3, 1, 1),
+            nn.ConvTranspose2d(12, 4, 2, 2),
+        )
+
+    def forward(self, x):
+        first, second = self.before(x).chunk(2, 1)
+        x = self.finer(nn.functional.relu6(torch.cat([first, second, self.within(second)], 1)))
+        (left, right), (one, three) = x.split(2, 1), x.split([1, 3], 1)
+        parts = [left.mean((2, 3)), right.amax((2, 3)), nn.functional.adaptive_max_pool2d(three, 1).flatten(1)]
+        return torch.cat([*parts, one.flatten(1)], 1)
+
+
 @torch.no_grad()
-def test_a_file_holds_what_the_usual_networks_compute(tmp_path):
-    net = Usual().eval()
+@pytest.mark.parametrize("net", [Usual(), Parts()], ids=["usual", "parts"])
+def test_a_file_holds_what_the_usual_networks_compute(net, tmp_path):
+    net.eval()
     check_holds(captured_graph(net, images()))
     program = calibrated(net, [images()], Int8())
     save_program(program, tmp_path / PROGRAM)
@@ -77,7 +97,8 @@ def test_a_file_holds_what_the_usual_networks_compute(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("layer", "name"), [(nn.Softplus(), "softplus"), (nn.GELU("tanh"), "gelu"), (nn.AdaptiveMaxPool2d(1), "adaptive")]
+    ("layer", "name"),
+    [(nn.Softplus(), "softplus"), (nn.GELU("tanh"), "gelu.default with approximate"), (nn.LogSigmoid(), "log_sigmoid")],
 )
 def test_a_program_that_a_file_cannot_hold_is_named_before_and_after(layer, name, tmp_path):
     net = nn.Sequential(nn.Conv2d(3, 3, 3), layer)
@@ -101,6 +122,7 @@ HOSTILE = {
     "a function of Python": [X, ["os.system", ["true"]], OUT],
     "text as an argument": [X, ["aten.relu.default", ["x); import os"]], OUT],
     "a later step": [X, ["aten.relu.default", [{"step": 7}]], OUT],
+    "a part by text": [X, ["part", [{"step": 0}, "__class__"]], OUT],
     "a dtype that is none": [X, ["aten.relu.default", [{"dtype": "os.system"}]], OUT],
     "no such tensor": [X, ["tensor", ["w"]], OUT],
     "no steps": {"input": 1},

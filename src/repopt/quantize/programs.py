@@ -1,13 +1,13 @@
 """INT8 programs as files: tensors as safetensors, the graph beside them as data. Loading one executes nothing.
 
-A graph is a list of steps. A step names one of a few operators, and its arguments are numbers, dtypes, and the places
-of earlier steps. A file cannot ask for anything else, whoever wrote it. Earlier versions wrote .pt2 archives, which are
-unpickled: they are loaded only on request.
+A graph is a list of steps. A step names one of a few operators, or a part of what an earlier one returned, and its
+arguments are numbers, dtypes, and the places of earlier steps. A file cannot ask for anything else, whoever wrote it.
+Earlier versions wrote .pt2 archives, which are unpickled: they are loaded only on request.
 """
 
 import json
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
+from operator import attrgetter, getitem
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from repopt.quantize.setting import TAKE_ONNX
 
 PROGRAM, OLD_PROGRAM = "program.safetensors", "program.pt2"
 
-_INPUT, _TENSOR, _OUTPUT = "input", "tensor", "output"
+_INPUT, _TENSOR, _PART, _OUTPUT = "input", "tensor", "part", "output"
 # all that INT8 programs may consist of: what repopt's models need, and the usual ConvNets
 _OPERATORS = frozenset(
     {
@@ -32,13 +32,17 @@ _OPERATORS = frozenset(
         "quantized_decomposed.dequantize_per_tensor.default",
         "quantized_decomposed.dequantize_per_channel.default",
         "aten.adaptive_avg_pool2d.default",
+        "aten.adaptive_max_pool2d.default",
         "aten.add.Tensor",
         "aten.add_.Tensor",
+        "aten.amax.default",
         "aten.avg_pool2d.default",
         "aten.batch_norm.default",
         "aten.cat.default",
+        "aten.chunk.default",
         "aten.clamp.default",
         "aten.conv2d.default",
+        "aten.conv_transpose2d.input",
         "aten.div.Tensor",
         "aten.dropout.default",
         "aten.dropout_.default",
@@ -65,6 +69,8 @@ _OPERATORS = frozenset(
         "aten.permute.default",
         "aten.prelu.default",
         "aten.relu.default",
+        "aten.relu6.default",
+        "aten.relu6_.default",
         "aten.relu_.default",
         "aten.reshape.default",
         "aten.sigmoid.default",
@@ -72,6 +78,8 @@ _OPERATORS = frozenset(
         "aten.silu_.default",
         "aten.slice.Tensor",
         "aten.softmax.int",
+        "aten.split.Tensor",
+        "aten.split_with_sizes.default",
         "aten.squeeze.dim",
         "aten.sub.Tensor",
         "aten.sym_size.int",
@@ -107,7 +115,8 @@ def save_program(program: GraphModule, path: Path) -> None:
             steps.append((_OUTPUT, [places[each] for each in node.all_input_nodes]))
         else:
             _check_operator(node)
-            steps.append((str(node.target), _encoded(node.args, places)))
+            name = _PART if node.target is getitem else str(node.target)
+            steps.append((name, _encoded(node.args, places)))
     write_sealed(path, tensors, {"steps": json.dumps(steps)})
 
 
@@ -125,8 +134,11 @@ def check_holds(graph: Graph) -> None:
 
 
 def _check_operator(node: Node) -> None:
+    if node.target is getitem:  # a part of what another operator, such as chunk, returns
+        return
     if str(node.target) not in _OPERATORS or node.kwargs:
-        raise ValueError(f"an INT8 file cannot hold {node.target}: give {TAKE_ONNX}")
+        options = f" with {' and '.join(node.kwargs)}" if str(node.target) in _OPERATORS else ""
+        raise ValueError(f"an INT8 file cannot hold {node.target}{options}: give {TAKE_ONNX}")
 
 
 def load_program(path: str | Path, *, trust: bool = False) -> nn.Module:
@@ -183,6 +195,8 @@ def _built(steps: Sequence[_Step], tensors: Mapping[str, Tensor]) -> GraphModule
             nodes.append(graph.get_attr(f"tensor_{place}"))
         elif operator == _OUTPUT:
             nodes.append(graph.output(nodes[args[0]]))
+        elif operator == _PART:
+            nodes.append(graph.call_function(getitem, tuple(_decoded(args, nodes))))
         elif operator in _OPERATORS:
             nodes.append(graph.call_function(attrgetter(operator)(torch.ops), tuple(_decoded(args, nodes))))
         else:
