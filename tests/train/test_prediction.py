@@ -91,6 +91,25 @@ def test_other_images_than_the_run_s_are_evaluated_whole(tmp_path):
         assert score.images == images
 
 
+def test_other_images_may_be_of_some_of_the_run_s_classes(tmp_path):
+    """Which keep their labels: those of two classes are those of each together. A class that is new is refused."""
+    root = class_folders(tmp_path / "pets")
+    recipe = replace(demo(), epochs=1, warmup_epochs=0, batch_size=4, size=16)
+    job = Job(method="sgd", model="repopt_vgg_nano", data=f"folder:{root}", recipe=recipe)
+    train_run(job, tmp_path / "run", device="cpu", quiet=True)
+
+    def losses(*classes):
+        for name in classes:
+            shutil.copytree(root / "train" / name, tmp_path / "+".join(classes) / name)
+        (score,) = evaluate_run(tmp_path / "run", str(tmp_path / "+".join(classes)), device="cpu").values()
+        return score.loss * score.images
+
+    assert losses("cat") + losses("dog") == pytest.approx(losses("cat", "dog"), rel=1e-5)
+    (tmp_path / "cat" / "cat").rename(tmp_path / "cat" / "cow")
+    with pytest.raises(ValueError, match=r"holds 1 class\(es\) that the training images do not have \('cow'\)"):
+        evaluate_run(tmp_path / "run", str(tmp_path / "cat"), device="cpu")
+
+
 def test_other_images_of_the_same_names_are_counted_as_the_run_s_own_with_a_warning(tmp_path):
     """A copy of its folder, perhaps: most of that the run was trained on."""
     root, other = (class_folders(tmp_path / str(side), size=(side, side)) / "train" for side in (24, 40))

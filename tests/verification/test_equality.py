@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+import other_nets
 import repopt
 from repopt import Conv, Identity, Linear, Scales
 from repopt.verification.cases import mixed_sign_scales
@@ -209,6 +210,14 @@ def test_inputs_may_be_numbers_of_tokens():
     net = nn.Sequential(nn.Embedding(10, 6), nn.Linear(6, 6))
     plan = repopt.plan(net, {"1": [Linear(), Identity()]}, scales="ones")
     assert repopt.verify(net, plan, sgd, inputs=torch.randint(10, (4, 3)), steps=5).worst <= 1e-12
+
+
+def test_a_model_may_change_its_inputs_in_place():
+    net, images = other_nets.InPlace().double(), torch.randn(4, 3, 16, 16, dtype=torch.float64)
+    before = images.clone()
+    report = repopt.verify(net, repopt.plan(net, "repvgg", "depth"), sgd, steps=3, inputs=[images])
+    assert report.passed
+    assert torch.equal(images, before)
 
 
 def test_a_closed_form_asks_for_a_reference():

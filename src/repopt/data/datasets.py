@@ -8,9 +8,10 @@ import difflib
 import hashlib
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -73,6 +74,7 @@ def load_data(
     cache: Path | None = None,
     broken: Broken = "raise",
     eval_size: int | None = None,
+    classes: Sequence[str] | None = None,
 ) -> DataSet:
     """Loads a data set by name.
 
@@ -83,6 +85,7 @@ def load_data(
         cache: folder for decoded images; `$REPOPT_CACHE` or `~/.cache/repopt` unless given. Only `folder:` has any.
         broken: what a broken image does: `raise` stops with its name, `skip` leaves it out with a warning.
         eval_size: side of a folder's validation images where it is more than `size`; other sources have none larger.
+        classes: a folder's, of which it may hold some; those that it holds unless given. Other sources have their own.
 
     Raises:
         FileNotFoundError: there is nothing at PATH.
@@ -97,7 +100,7 @@ def load_data(
         if number is not None and number < 1:
             raise ValueError(f"{name} must be at least 1, not {number}")
     check_choice("broken", broken, get_args(Broken))
-    splits = _read(source, size=size, limit=limit, cache=cache, broken=broken, eval_size=eval_size)
+    splits = _read(source, size=size, limit=limit, cache=cache, broken=broken, eval_size=eval_size, classes=classes)
     asked = size if splits.listing is None else None  # files were decoded at the side that was asked for
     train, val = (_cut(split, asked, limit) for split in (splits.train, splits.val))
     mean, std = _statistics(train)
@@ -116,9 +119,7 @@ def load_data(
     )
 
 
-def _read(
-    source: str, *, size: int | None, limit: int | None, cache: Path | None, broken: Broken, eval_size: int | None
-) -> Splits:
+def _read(source: str, *, size: int | None, **of_files: Any) -> Splits:
     if not isinstance(source, str):
         raise TypeError(f"load_data takes the name of a data set, such as 'digits', not a {type(source).__name__}")
     kind, rest = known_kind(source)
@@ -134,7 +135,7 @@ def _read(
     if kind == "folder":
         from repopt.data.folder import read_folder
 
-        return read_folder(path, size=size, limit=limit, cache=cache, broken=broken, eval_size=eval_size)
+        return read_folder(path, size=size, **of_files)
     from repopt.data.cifar import read_cifar
 
     return read_cifar(path, kind)

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -38,6 +39,7 @@ def read_folder(
     cache: Path | None = None,
     broken: Broken = "raise",
     eval_size: int | None = None,
+    classes: Sequence[str] | None = None,
     resident: int = RESIDENT,
 ) -> Splits:
     """Reads class folders.
@@ -51,10 +53,11 @@ def read_folder(
         broken: `raise` stops at broken images, `skip` leaves them out with a warning; links to nothing are broken
             images, too. With `raise` the training images of a large set are decoded only when a batch needs them.
         eval_size: side of validation images that are held in memory, where it is more than `size`.
+        classes: the classes, of which the folder may hold some; those that it holds unless given.
         resident: bytes that the decoded images of both parts may take; beyond them files are streamed.
     """
-    splits = read_splits(path)
-    classes, train, val = splits.classes, splits.train, splits.val
+    splits = read_splits(path, classes)
+    train, val = splits.train, splits.val
     if splits.others:
         endings = sorted({each.suffix.lower() for each in splits.others})
         warnings.warn(
@@ -78,22 +81,15 @@ def read_folder(
     faults = dict(sorted({**missing, **{there[place]: reason for place, reason in found.items()}}.items()))
     _report(faults, paths, broken)
     train, val = _without(faults, train, val)
+    about: dict[str, Any] = {"classes": splits.classes, "size": size, "listing": listing, "held_out": splits.held_out}
     if large:
         digest = _digest(path, train, val, size=lambda each: os.stat(each).st_size)
-        return Splits(
-            classes=classes, size=size, train=train, val=val, digest=digest, listing=listing, held_out=splits.held_out
-        )
+        return Splits(**about, train=train, val=val, digest=digest)
     shown = pixels[len(train) :]
     if eval_size is not None and eval_size > size:  # to enlarge the small ones would show less than the files have
         shown, _ = cached(val.paths, str(eval_size), cache, lambda: decode(val.paths, eval_size))
-    return Splits(
-        classes=classes,
-        size=size,
-        train=Images(pixels=pixels[: len(train)], labels=train.labels),
-        val=Images(pixels=shown, labels=val.labels),
-        listing=listing,
-        held_out=splits.held_out,
-    )
+    held = Images(pixels=pixels[: len(train)], labels=train.labels)
+    return Splits(**about, train=held, val=Images(pixels=shown, labels=val.labels))
 
 
 def is_large(images: int, size: int, resident: int = RESIDENT) -> bool:
@@ -112,10 +108,10 @@ class SplitFiles:
     held_out: str | None = None
 
 
-def read_splits(path: Path) -> SplitFiles:
-    """The names of the files in class folders."""
+def read_splits(path: Path, classes: Sequence[str] | None = None) -> SplitFiles:
+    """The names of the files in class folders; of these classes, where they are given."""
     train_folder, val_folder = _split_folders(path)
-    classes, train, others = _files(train_folder, None)
+    classes, train, others = _files(train_folder, classes)
     if val_folder is not None:
         _, val, more = _files(val_folder, classes)
         return SplitFiles(classes=classes, train=train, val=val, others=others + more)
@@ -151,7 +147,7 @@ def _split_folders(path: Path) -> tuple[Path, Path | None]:
 
 
 def _files(folder: Path, classes: Sequence[str] | None) -> tuple[tuple[str, ...], ImageFiles, tuple[Path, ...]]:
-    """The classes of a split and its files, labelled by the training classes, and images that cannot be read."""
+    """The classes, the folder's own unless given, its files, labelled by them, and images that cannot be read."""
     own = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
     if not own:
         raise ValueError(
@@ -165,10 +161,11 @@ def _files(folder: Path, classes: Sequence[str] | None) -> tuple[tuple[str, ...]
             )
     if unknown := sorted(set(own) - set(own if classes is None else classes)):
         raise ValueError(
-            f"{str(folder)!r} holds {len(unknown)} class(es) that train has not ({listed(unknown)}): add training "
-            "images of them or take them away"
+            f"{str(folder)!r} holds {len(unknown)} class(es) that the training images do not have ({listed(unknown)}): "
+            "add training images of them or take them away"
         )
-    label = {name: number for number, name in enumerate(own if classes is None else classes)}
+    every_class = tuple(own if classes is None else classes)
+    label = {name: number for number, name in enumerate(every_class)}
     paths, labels, empty, others = list[Path](), list[int](), list[str](), list[Path]()
     for name in own:
         every = images_in(folder / name, (*ENDINGS, *OTHERS))
@@ -194,7 +191,7 @@ def _files(folder: Path, classes: Sequence[str] | None) -> tuple[tuple[str, ...]
         raise ValueError(
             f"{str(folder)!r} holds images of one class, {own[0]!r}, and every network is right on these: add others"
         )
-    return tuple(own), ImageFiles(paths=tuple(paths), labels=torch.tensor(labels)), tuple(others)
+    return every_class, ImageFiles(paths=tuple(paths), labels=torch.tensor(labels)), tuple(others)
 
 
 def images_in(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]:

@@ -67,14 +67,18 @@ def run_recipe(folder: str | Path) -> Recipe:
 def run_data(
     folder: str | Path, data: str | None = None, *, limit: int | None = None, eval_size: int | None = None
 ) -> DataSet:
-    """A run's own data, or other data at the size of its images; `eval_size` is the run's own unless given."""
+    """A run's own data, or other data at the size of its images; `eval_size` is the run's own unless given.
+
+    A folder of other data may hold some of the run's classes alone.
+    """
     recipe = run_recipe(folder)
     size, eval_size = recipe.size, eval_size or recipe.eval_size
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, not {limit}")
     info = read_info(folder)
     if data is not None:
-        found = load_data(data, size=info.image_size, limit=limit, broken=info.broken, eval_size=eval_size)
+        asked: dict[str, Any] = {"limit": limit, "broken": info.broken, "classes": run_classes(folder)}
+        found = load_data(data, size=info.image_size, eval_size=eval_size, **asked)
         own = is_same_folder(data, info.data)
     else:
         limit, own = info.limit if limit is None else limit, True
@@ -88,6 +92,11 @@ def run_data(
             "the files back, or give --data other images than the run was trained on"
         )
     return found
+
+
+def run_classes(folder: str | Path) -> tuple[str, ...]:
+    """The classes that a finished run tells apart."""
+    return read_as(Path(folder) / CONFIG, RunConfig).classes
 
 
 def check_data(trained: Trained, data: DataSet) -> None:
@@ -176,6 +185,6 @@ def _evaluated(trained: Trained, folder: str | Path, data: str | None, limit: in
             )
         return found
     # it is evaluated on whole, and nothing held out
-    found = load_data(data, size=side, limit=limit, broken=info.broken)
+    found = load_data(data, size=side, limit=limit, broken=info.broken, classes=run_classes(folder))
     every = together(found.train, found.val)
     return replace(found, val=every if limit is None else every.take(balanced(every.labels, limit)))
