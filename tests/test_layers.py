@@ -25,6 +25,7 @@ LAYERS = [
         "files",
         "plans.choices",
         "plans.copying",
+        "plans.drawn",
         "verification.waiting",
     },
     {"algebra.branches"},
