@@ -289,7 +289,7 @@ def remove_all(folder):
         (lambda root: remove_all(root / "val" / "dog"), r"val' has 1 class folder\(s\) without images \('dog'\)"),
         (
             lambda root: [picture(root / "val" / name / "0.png") for name in "fgabcde"],
-            r"val' holds 7 class\(es\) that the training images do not have \('a', 'b', 'c', 'd', 'e' and 2 more\)",
+            r"val' holds 7 class\(es\) that are unknown in training \('a', 'b', 'c', 'd', 'e' and 2 more\)",
         ),
         (
             lambda root: (root / "train" / "cat" / "up").symlink_to(root / "train", target_is_directory=True),

@@ -60,6 +60,35 @@ def test_an_unusual_network_is_written_as_any_other(name, suffix, tmp_path):
     assert torch.equal(images, X)
 
 
+class Softened(nn.Module):
+    """More than a wrapper, though its child is called as wrappers call theirs."""
+
+    def __init__(self):
+        super().__init__()
+        self.module = other_nets.small()
+
+    def forward(self, x):
+        return self.module(x / 2).softmax(1)
+
+    def eval(self):
+        self.deployed = True
+        return super().eval()
+
+
+class RowsOfAMap(nn.Conv2d):
+    def forward(self, x):
+        return super().forward(x).permute(0, 2, 3, 1).reshape(-1, self.out_channels)
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
+@pytest.mark.parametrize("net", [Softened(), RowsOfAMap(3, 4, 3)], ids=["around another", "rows of a map"])
+def test_what_is_written_computes_what_was_given(net, suffix, tmp_path):
+    path = repopt.export_model(settle(net), tmp_path / f"net{suffix}", X).path
+    run = onnx_runner(path) if suffix == ".onnx" else torch.export.load(path).module()
+    with torch.no_grad():
+        assert relative(run(X), net.eval()(X)) <= 1e-4
+
+
 class Masked(nn.Module):
     def forward(self, x):
         return x.mean((2, 3)).masked_fill(torch.tensor([False, True, False]), -torch.inf)
@@ -138,6 +167,12 @@ def test_what_cannot_be_exported_is_a_sentence(model, name, example, options, wo
         repopt.export_model(model, tmp_path / name, example, **options)
     assert "\n" not in str(raised.value)
     assert [path.name for path in tmp_path.iterdir()] == ["there.pt2"]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")
+def test_what_torch_jit_returns_is_refused(net, tmp_path):
+    with pytest.raises(TypeError, match=r"export_model takes the model before torch\.jit"):
+        repopt.export_model(torch.jit.trace(net.eval(), X), tmp_path / "net.onnx", X)
 
 
 def test_blocks_are_merged_first(net, tmp_path):

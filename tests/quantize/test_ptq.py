@@ -131,7 +131,10 @@ class Masked(nn.Conv2d):
             "one size to be trimmed, not of 16 x 16 and 8 x 8",
         ),
         ({"model": Spoilt()}, "returns inf or nan, and 'conv.weight' holds some: train again"),
-        ({"model": Masked()}, "returns inf or nan, though its weights are finite: leave out what makes them"),
+        (
+            {"model": Masked()},
+            "returns inf or nan, though its weights are finite: remove the operation that",
+        ),
         ({"model": Pair(), "path": "net.safetensors"}, "returns one tensor, and this returns a tuple"),
         ({"model": Pair(), "path": "net.onnx", "setting": ONNX}, "returns one tensor, and this returns a tuple"),
         (
@@ -209,6 +212,24 @@ def test_a_network_that_changes_its_images_is_calibrated_on_the_unchanged_ones(s
     in_place.load_state_dict(copying.state_dict())
     found = [repopt.quantize_model(net, [X], setting=setting)(X.clone()) for net in (copying, in_place)]
     assert torch.equal(*found)
+
+
+class Switched(other_nets.Copying):
+    """Whose `eval` does more than `train(False)`."""
+
+    halved = False
+
+    def eval(self):
+        self.halved = True
+        return super().eval()
+
+    def forward(self, x):
+        return super().forward(x / 2 if self.halved else x)
+
+
+def test_a_network_is_quantized_as_its_own_eval_makes_it():
+    net = settle(Switched())
+    assert noise(repopt.quantize_model(net, [X]), net) < 0.1
 
 
 def test_the_folder_of_a_file_is_made(net, tmp_path):

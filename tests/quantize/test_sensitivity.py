@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+import other_nets
 from quantize.nets import images, small_net
 from repopt.models import deploy
 from repopt.quantize import Int8, layer_costs
@@ -40,3 +41,11 @@ def test_one_large_activation_is_a_cost_of_the_inputs_and_not_of_the_weights():
     weights, inputs = layer_costs(net, [outlier], [batch], Int8(calibrator="minmax"))[-2:]
     assert weights == before[0]
     assert inputs.snr_alone < before[1].snr_alone - 10
+
+
+def test_a_network_that_changes_its_images_costs_what_one_that_copies_them_does():
+    copying, in_place = other_nets.Copying(), other_nets.InPlace()
+    in_place.load_state_dict(copying.state_dict())
+    found = [layer_costs(net, [images()], [images(seed=3)], Int8()) for net in (copying, in_place)]
+    assert [cost.snr_alone for cost in found[0]] == [cost.snr_alone for cost in found[1]]
+    assert [cost.snr for cost in found[0]] == [cost.snr for cost in found[1]]

@@ -106,7 +106,7 @@ def test_other_images_may_be_of_some_of_the_run_s_classes(tmp_path):
 
     assert losses("cat") + losses("dog") == pytest.approx(losses("cat", "dog"), rel=1e-5)
     (tmp_path / "cat" / "cat").rename(tmp_path / "cat" / "cow")
-    with pytest.raises(ValueError, match=r"holds 1 class\(es\) that the training images do not have \('cow'\)"):
+    with pytest.raises(ValueError, match=r"holds 1 class\(es\) that are unknown in training \('cow'\)"):
         evaluate_run(tmp_path / "run", str(tmp_path / "cat"), device="cpu")
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import torch
@@ -100,7 +100,9 @@ def load_data(
         if number is not None and number < 1:
             raise ValueError(f"{name} must be at least 1, not {number}")
     check_choice("broken", broken, get_args(Broken))
-    splits = _read(source, size=size, limit=limit, cache=cache, broken=broken, eval_size=eval_size, classes=classes)
+    if classes is not None and (isinstance(classes, str) or not classes or len({*classes}) < len(classes)):
+        raise ValueError(f"classes must be names, each once, in the order of their labels, not {classes!r}")
+    splits = _read(source, size, limit, cache, broken, eval_size, classes)
     asked = size if splits.listing is None else None  # files were decoded at the side that was asked for
     train, val = (_cut(split, asked, limit) for split in (splits.train, splits.val))
     mean, std = _statistics(train)
@@ -119,12 +121,22 @@ def load_data(
     )
 
 
-def _read(source: str, *, size: int | None, **of_files: Any) -> Splits:
+def _read(
+    source: str,
+    size: int | None,
+    limit: int | None,
+    cache: Path | None,
+    broken: Broken,
+    eval_size: int | None,
+    classes: Sequence[str] | None,
+) -> Splits:
     if not isinstance(source, str):
         raise TypeError(f"load_data takes the name of a data set, such as 'digits', not a {type(source).__name__}")
     kind, rest = known_kind(source)
     if bool(rest) != (":" in _SOURCES[kind]):
         raise ValueError(f"{source!r} is incomplete or has too much: write {_SOURCES[kind]!r}")
+    if classes is not None and kind != "folder":
+        raise ValueError(f"{source!r} has classes of its own: leave classes out")
     if kind == "digits":
         return _digits(size or _DIGITS_SIZE)
     if kind == "fake":
@@ -135,7 +147,9 @@ def _read(source: str, *, size: int | None, **of_files: Any) -> Splits:
     if kind == "folder":
         from repopt.data.folder import read_folder
 
-        return read_folder(path, size=size, **of_files)
+        return read_folder(
+            path, size=size, limit=limit, cache=cache, broken=broken, eval_size=eval_size, classes=classes
+        )
     from repopt.data.cifar import read_cifar
 
     return read_cifar(path, kind)

@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -81,15 +80,23 @@ def read_folder(
     faults = dict(sorted({**missing, **{there[place]: reason for place, reason in found.items()}}.items()))
     _report(faults, paths, broken)
     train, val = _without(faults, train, val)
-    about: dict[str, Any] = {"classes": splits.classes, "size": size, "listing": listing, "held_out": splits.held_out}
+    classes, held_out = splits.classes, splits.held_out
     if large:
         digest = _digest(path, train, val, size=lambda each: os.stat(each).st_size)
-        return Splits(**about, train=train, val=val, digest=digest)
+        return Splits(
+            classes=classes, size=size, train=train, val=val, digest=digest, listing=listing, held_out=held_out
+        )
     shown = pixels[len(train) :]
     if eval_size is not None and eval_size > size:  # to enlarge the small ones would show less than the files have
         shown, _ = cached(val.paths, str(eval_size), cache, lambda: decode(val.paths, eval_size))
-    held = Images(pixels=pixels[: len(train)], labels=train.labels)
-    return Splits(**about, train=held, val=Images(pixels=shown, labels=val.labels))
+    return Splits(
+        classes=classes,
+        size=size,
+        train=Images(pixels=pixels[: len(train)], labels=train.labels),
+        val=Images(pixels=shown, labels=val.labels),
+        listing=listing,
+        held_out=held_out,
+    )
 
 
 def is_large(images: int, size: int, resident: int = RESIDENT) -> bool:
@@ -161,8 +168,8 @@ def _files(folder: Path, classes: Sequence[str] | None) -> tuple[tuple[str, ...]
             )
     if unknown := sorted(set(own) - set(own if classes is None else classes)):
         raise ValueError(
-            f"{str(folder)!r} holds {len(unknown)} class(es) that the training images do not have ({listed(unknown)}): "
-            "add training images of them or take them away"
+            f"{str(folder)!r} holds {len(unknown)} class(es) that are unknown in training ({listed(unknown)}): rename "
+            "them, take them away, or train with images of them"
         )
     every_class = tuple(own if classes is None else classes)
     label = {name: number for number, name in enumerate(every_class)}

@@ -16,7 +16,7 @@ from repopt.export.formats import BY_SUFFIX, Deployment, Format, Forward
 from repopt.models import as_deployed
 from repopt.models.calling import outputs_for
 from repopt.plans.copying import copied
-from repopt.plans.patterns import check_model, clean_modules
+from repopt.plans.patterns import check_model, unwrapped
 from repopt.quantize.onnx_files import Agreement, check_opset, compare, exporting, need
 
 
@@ -75,7 +75,7 @@ def export_model(
         >>> export_model(model, "net.onnx", torch.randn(8, 3, 224, 224))  # doctest: +SKIP
     """
     check_model(model, "export_model")
-    model = clean_modules(model)[""]  # what torch.compile, DDP or AveragedModel holds
+    model = unwrapped(model)
     target = Path(path)
     kind = BY_SUFFIX.get(target.suffix)
     if kind is None:
@@ -96,7 +96,7 @@ def export_model(
             f"only a model that returns one tensor can be exported, and this returns a {type(found).__name__}"
         )
     alone = outputs_for(original, images[:1])
-    if alone.ndim == 0 or len(alone) != 1:
+    if alone.ndim == 0 or alone.ndim != found.ndim:
         raise ValueError(
             f"for a batch of one image this {type(model).__name__} returns a tensor of shape {tuple(alone.shape)}, "
             "without the batch: let it squeeze the dimension that it means, as squeeze(1) does"

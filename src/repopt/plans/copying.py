@@ -39,7 +39,7 @@ def copied(model: ModuleT, *, training: bool | None = None) -> ModuleT:
             )
     made = copy.deepcopy(model, {id(value): value.detach().clone() for value in computed})
     if training is not None:
-        made.train(training)  # not chained: a `train` of the model's own may return nothing
+        made.train() if training else made.eval()  # not chained: those of the model's own may return nothing
     return made
 
 

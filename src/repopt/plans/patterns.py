@@ -6,8 +6,12 @@ match wins, and no match is an error. A function of name and module may choose i
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
+import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
 
 from repopt.algebra.branches import Branch
 from repopt.algebra.operators import LinearOperator, check_weight, is_linear_operator
@@ -16,6 +20,7 @@ from repopt.plans.wording import listed
 Branches = Mapping[str, Sequence[Branch]]
 Chooser = Callable[[str, LinearOperator], Sequence[Branch] | None]
 Chosen = dict[str, tuple[LinearOperator, Sequence[Branch]]]
+_TORCHS = (nn.DataParallel, DistributedDataParallel, AveragedModel)
 WRAPPERS = frozenset({"module", "_orig_mod", "_checkpoint_wrapped_module"})
 
 
@@ -56,10 +61,19 @@ def _is_wrapper(module: nn.Module) -> bool:
     return holds_one_module and modules <= WRAPPERS and not hasattr(type(module), "repopt_branches")
 
 
+def unwrapped(model: nn.Module) -> nn.Module:
+    """What torch's own wrappers hold: those of torch.compile, of data parallelism and of moving averages."""
+    while isinstance(model, _TORCHS) or hasattr(model, "_orig_mod"):
+        model = cast(nn.Module, model.module if isinstance(model, _TORCHS) else model._orig_mod)
+    return model
+
+
 def check_model(model: object, verb: str) -> None:
     """Raises unless this is a model."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"{verb} takes a model, not a {type(model).__name__}")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise TypeError(f"{verb} takes the model before torch.jit: script or trace what comes of it afterwards")
 
 
 def chosen_operators(model: nn.Module, choose: Chooser) -> Chosen:

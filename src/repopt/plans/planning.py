@@ -77,8 +77,6 @@ def plan(model: nn.Module, branches: Branches | Chooser | str | None = None, sca
         ('0',)
     """
     check_model(model, "plan")
-    if isinstance(model, torch.jit.ScriptModule):
-        raise TypeError("plan takes the model before torch.jit: plan and train that, and trace it afterwards")
     operators, left_out = _operators_of(model, declared_branches(model) if branches is None else branches)
     blocks = {name: imagine(operator_of(module), wanted, name) for name, (module, wanted) in operators.items()}
     bare = Plan(model=model, blocks=blocks, left_out=left_out)

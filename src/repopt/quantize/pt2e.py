@@ -58,7 +58,7 @@ def prepare(model: nn.Module, example: Tensor, setting: Int8, *, training: bool 
 
         insert = prepare_qat_pt2e if training else prepare_pt2e
         with _about_torchao(model):
-            model.train(training)
+            model.train() if training else model.eval()
             captured = _captured(model, example)
             if training:
                 _check_norms(captured)
@@ -205,7 +205,7 @@ def check_batches(model: nn.Module, batches: Sequence[Tensor]) -> Any:
         why = (
             f", and {spoilt[0]!r} holds some: train again from before that"
             if spoilt
-            else ", though its weights are finite: leave out what makes them, such as a mask of classes"
+            else ", though its weights are finite: remove the operation that makes them, such as a mask of classes"
         )
         raise ValueError(f"this {type(model).__name__} returns inf or nan{why}")
     return found

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from repopt.models import as_deployed
-from repopt.plans.patterns import check_model, clean_modules
+from repopt.plans.patterns import check_model, unwrapped
 from repopt.quantize.calibration import trimmed
 from repopt.quantize.onnx_files import need
 from repopt.quantize.ort import OnnxModel, post_training_onnx
@@ -58,8 +58,8 @@ def quantize_model(
     if isinstance(batches, Tensor):
         raise TypeError("batches must be a list of batches or a DataLoader, not one tensor: give [images]")
     check_installed(setting)
-    check_model(model, "calibration")
-    model = clean_modules(model)[""]  # what torch.compile, DDP or AveragedModel holds
+    check_model(model, "quantize_model")
+    model = unwrapped(model)
     deployed = as_deployed(model).cpu()
     images = _some(batches, setting.images)
     measured = trimmed(deployed, images, setting.trim) if setting.trim else images

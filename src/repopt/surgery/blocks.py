@@ -227,7 +227,7 @@ class BranchBlock(LinearAdditionBlock):
 
     @property
     def weight(self) -> Tensor:
-        """The equivalent kernel in eval mode; what reads it, instead of calling the block, lacks what its norms add."""
+        """The equivalent kernel in eval mode. Whoever reads it, instead of calling the block, misses what norms add."""
         if self.norm:
             lacks = "the norms of its branches" if self.training else "the shifts of its branches' norms"
             warnings.warn(

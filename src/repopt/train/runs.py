@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from repopt.data import DataSet, EvalBatches, load_data
-from repopt.data.datasets import is_same_folder
+from repopt.data.datasets import is_same_folder, kind_of
 from repopt.data.images import balanced, together
 from repopt.device import arithmetic
 from repopt.files import read_as
@@ -77,8 +77,7 @@ def run_data(
         raise ValueError(f"limit must be at least 1, not {limit}")
     info = read_info(folder)
     if data is not None:
-        asked: dict[str, Any] = {"limit": limit, "broken": info.broken, "classes": run_classes(folder)}
-        found = load_data(data, size=info.image_size, eval_size=eval_size, **asked)
+        found = _other_data(data, folder, size=info.image_size, limit=limit, broken=info.broken, eval_size=eval_size)
         own = is_same_folder(data, info.data)
     else:
         limit, own = info.limit if limit is None else limit, True
@@ -94,9 +93,10 @@ def run_data(
     return found
 
 
-def run_classes(folder: str | Path) -> tuple[str, ...]:
-    """The classes that a finished run tells apart."""
-    return read_as(Path(folder) / CONFIG, RunConfig).classes
+def _other_data(data: str, folder: str | Path, **how: Any) -> DataSet:
+    """Data whose labels are of the classes that a finished run tells apart."""
+    classes = read_as(Path(folder) / CONFIG, RunConfig).classes if kind_of(data)[0] == "folder" else None
+    return load_data(data, classes=classes, **how)
 
 
 def check_data(trained: Trained, data: DataSet) -> None:
@@ -185,6 +185,6 @@ def _evaluated(trained: Trained, folder: str | Path, data: str | None, limit: in
             )
         return found
     # it is evaluated on whole, and nothing held out
-    found = load_data(data, size=side, limit=limit, broken=info.broken, classes=run_classes(folder))
+    found = _other_data(data, folder, size=side, limit=limit, broken=info.broken)
     every = together(found.train, found.val)
     return replace(found, val=every if limit is None else every.take(balanced(every.labels, limit)))
