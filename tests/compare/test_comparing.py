@@ -4,10 +4,13 @@ import dataclasses
 import json
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
+import other_nets
+import repopt
 from made_up import measured_way as way
 from repopt.cli import main
 from repopt.compare.comparing import measured, run_folder
@@ -208,6 +211,24 @@ def test_each_way_takes_its_best_of_the_rates_that_are_given(tmp_path, monkeypat
 
 
 @pytest.mark.slow
+def test_other_scales_in_the_same_file_are_another_comparison(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = (
+        f"compare --model {OTHER} --data fake:64,4,16 --methods repopt --scales mine.safetensors --seeds 1 --epochs 1"
+    )
+    words += " --lr 0.01234561 0.01234564 --device cpu --out compared"
+    plan = repopt.plan(other_nets.small(), "repvgg")
+    repopt.Scales.ones(plan).save("mine.safetensors")
+    run(*words.split())
+    assert [path.name for path in (tmp_path / "compared").glob("repopt-*")] == ["repopt-lr0.0123456-seed0"]  # one rate
+    run(*words.split())
+    Path("mine.safetensors").unlink()
+    repopt.Scales.depth_init(plan).save("mine.safetensors")
+    with pytest.raises(SystemExit):
+        main(words.split())
+    assert "was started with other settings (scales files)" in capsys.readouterr().err.replace("\n", " ")
+
+
 def test_a_network_of_ones_own_is_compared_with_real_branches(tmp_path, monkeypatch, capsys):
     """Depthwise, grouped and dilated convolutions; --minutes leaves one epoch and one seed."""
     monkeypatch.chdir(tmp_path)

@@ -92,6 +92,14 @@ def test_noise_is_two_standard_errors_of_the_difference():
     assert not is_noise(best, far)
 
 
+def test_a_network_without_int8_is_named_beside_those_that_have_it():
+    ways = [way("sgd", 80.0, int8=(79.0,)), way("repopt", 90.0), way("dirac", 89.0, int8=(88.5,))]
+    said = " ".join(sentences(ways, guessing=10))
+    assert "INT8 costs, in points: dirac 0.50 and sgd 1.00. Best in INT8: dirac" in said
+    assert "INT8 of repopt is missing." in said
+    assert "INT8" not in " ".join(sentences([way("sgd", 80.0), way("repopt", 90.0)], guessing=10))
+
+
 def test_the_words_name_the_best_the_noise_and_the_cost_of_int8():
     ways = [way("sgd", 80.0, 80.2, int8=(79.0, 79.2)), way("repopt", 90.0, 92.0, int8=(89.5, 91.5))]
     said = " ".join(sentences([*ways, way("dirac", 89.0, 91.0, int8=(89.9, 91.9))], guessing=10))

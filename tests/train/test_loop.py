@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import gc
 import json
+import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,7 +17,9 @@ from torch.nn.utils import prune
 
 import repopt.train.loop
 from made_up import small_job
+from repopt.cli.around_a_run import conclude
 from repopt.data import load_data
+from repopt.report import write_report
 from repopt.surgery.conversion import merge
 from repopt.train.distributed import World
 from repopt.train.job import Job
@@ -201,13 +204,19 @@ def test_every_method_learns_what_it_is_shown(method):
     assert losses[-1] < 0.2 * losses[0]
 
 
-def test_a_run_evaluates_when_it_is_told_to_and_its_folder_holds_the_model(tmp_path):
+def test_a_run_evaluates_when_it_is_told_to_and_its_folder_holds_the_model(tmp_path, capsys):
     recipe = dataclasses.replace(BASE, epochs=3, eval_every=2, eval_size=24, eval_share=0.5, ema=0.5)
     job = Job(method="sgd", model="repopt_vgg_nano", data="fake:64,4,16", recipe=recipe)
     summary = train_run(job, tmp_path / "run", device="cpu", quiet=True)
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert ["val_accuracy" in record for record in records] == [False, True, True]  # the last epoch always is
     assert all("ema_accuracy" in record for record in records[1:])
+    assert summary["ema_accuracy"] == records[-1]["ema_accuracy"]
+    conclude(tmp_path / "run", summary)
+    assert f"accuracy of the moving average {summary['ema_accuracy']:.2f}: " in capsys.readouterr().out
+    shutil.copytree(tmp_path / "run", tmp_path / "again")
+    page = write_report([tmp_path / "run", tmp_path / "again"], tmp_path / "both.html")
+    assert page.read_text().count(f"moving average {summary['ema_accuracy']:.2f}") == 2
     scores = evaluate_run(tmp_path / "run", device="cpu")
     assert list(scores) == [24]
     assert scores[24].accuracy == summary["val_accuracy"]

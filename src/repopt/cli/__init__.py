@@ -81,7 +81,20 @@ def main(args: list[str] | None = None) -> None:
         command: Command = getattr(import_module(module), function)
         return partial(command, fields=_base_recipe(name, rest)) if name in _RECIPES else command
 
-    run(load, rest, prog=f"repopt {name}")
+    try:
+        run(load, rest, prog=f"repopt {name}")
+    except SystemExit as done:
+        if args is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            _leave(int(done.code or 0))
+        raise
+
+
+def _leave(code: int) -> None:
+    """Ends one of several processes at once: gloo's threads may abort the interpreter's end, and torchrun the rest."""
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def own_the_process() -> None:

@@ -39,6 +39,8 @@ def conclude(out: Path, summary: dict[str, Any]) -> None:
         f"accuracy {summary['val_accuracy']:.2f} (best {summary['best_val_accuracy']:.2f} after epoch "
         f"{summary['best_epoch']}), {summary['images_per_second']:,.0f} images/s"
     )
+    if summary.get("ema_accuracy") is not None:
+        print(f"accuracy of the moving average {summary['ema_accuracy']:.2f}: {out / 'model_ema.safetensors'}")
     for note in filter(None, (about_accuracy(out, summary), about_search(out))):
         print(f"note: {note}")
     print(f"time: {seconds}")

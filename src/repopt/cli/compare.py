@@ -1,5 +1,6 @@
 """`repopt compare`: which way to train a network is best."""
 
+import hashlib
 import math
 import time
 from dataclasses import asdict, replace
@@ -82,7 +83,7 @@ def compare(
     if precision is None and recipe == "auto":
         precision = usual_precision(chosen_device(device))
     base = replace(base, precision=precision or own)
-    given = [replace(base, lr=rate) for rate in sorted({*lr})]  # checked
+    given = [replace(base, lr=rate) for rate in sorted({float(f"{rate:.6g}") for rate in lr})]  # checked
     shipped = shipped_scales(model, changed=bool(options) or planned is not None)
     study = Study(
         model=model,
@@ -117,6 +118,13 @@ def compare(
     )
 
 
+def _digests(study: Study) -> dict[str, dict[str, str]]:
+    """What tells files of scales from others of the same name, by way; nothing where there are none."""
+    files = {way.name: Path(way.scales) for way in study.ways if way.scales and Path(way.scales).is_file()}
+    found = {name: hashlib.sha256(file.read_bytes()).hexdigest()[:12] for name, file in files.items()}
+    return {"scales_files": found} if found else {}
+
+
 def run_study(
     study: Study,
     out: Path,
@@ -135,7 +143,7 @@ def run_study(
     read_chosen(out, {})  # before anything is loaded
     data = load_data(study.data, size=study.recipe.size, limit=study.limit, eval_size=study.recipe.eval_size)
     say = _speaker(quiet=quiet or as_json)
-    request = {**asdict(study), "minutes": minutes, "data_digest": data.digest}
+    request = {**asdict(study), "minutes": minutes, "data_digest": data.digest, **_digests(study)}
     asked, study = study, replace(study, recipe=with_batch_for(study.recipe, len(data.train)))
     chosen = read_chosen(out, request)
     if chosen is None:

@@ -162,13 +162,15 @@ def sentences(measured: Sequence[Measured], *, guessing: float, epochs: int = 0,
 
 
 def _about_int8(order: Sequence[Measured]) -> list[str]:
-    if not all(each.int8 for each in order):
+    measured, missing = [each for each in order if each.int8], [each.name for each in order if not each.int8]
+    if not measured:
         return []
-    costs = [f"{each.name} {each.drop:.2f}" for each in order]
-    first = max(order, key=lambda each: each.int8_accuracy)
+    costs = [f"{each.name} {each.drop:.2f}" for each in measured]
+    first = max(measured, key=lambda each: each.int8_accuracy)
     return [
         f"INT8 costs, in points: {joined(costs)}.",
         f"Best in INT8: {first.name}, with {_plus_minus(first.int8_accuracy, first.int8_error)}.",
+        *([f"INT8 of {joined(missing)} is missing."] if missing else []),
     ]
 
 

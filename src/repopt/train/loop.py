@@ -328,6 +328,7 @@ class Trainer:
             "val_accuracy": last.get("val_accuracy"),
             "best_val_accuracy": self.position.best_accuracy,
             "best_epoch": self.position.best_epoch,
+            "ema_accuracy": last.get("ema_accuracy"),
             "images_per_second": last.get("images_per_second"),
             "peak_memory_bytes": torch.cuda.max_memory_allocated(self.device) if cuda else None,
             "seconds": asdict(self.clock),

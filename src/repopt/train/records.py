@@ -84,6 +84,7 @@ class EpochRecord:
     train_accuracy: float | None = None
     val_loss: float | None = None
     val_accuracy: float | None = None
+    ema_accuracy: float | None = None
     images_per_second: float | None = None
     seconds: float | None = None
 
@@ -101,7 +102,10 @@ class ScalesRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """summary.json; seconds by what they were spent on, `guessing` the accuracy of naming the most common class."""
+    """summary.json; seconds by what they were spent on, `guessing` the accuracy of naming the most common class.
+
+    `ema_accuracy` is that of the moving average of the weights, where there is one.
+    """
 
     epochs: int
     seconds: dict[str, float]
@@ -109,6 +113,7 @@ class RunSummary:
     val_accuracy: float | None = None
     best_val_accuracy: float | None = None
     best_epoch: int | None = None
+    ema_accuracy: float | None = None
     guessing: float | None = None
     images_per_second: float | None = None
     peak_memory_bytes: int | None = None
