@@ -20,7 +20,7 @@ from repopt.plans.wording import listed
 Branches = Mapping[str, Sequence[Branch]]
 Chooser = Callable[[str, LinearOperator], Sequence[Branch] | None]
 Chosen = dict[str, tuple[LinearOperator, Sequence[Branch]]]
-_TORCHS = (nn.DataParallel, DistributedDataParallel, AveragedModel)
+_TORCHS_WRAPPERS = (nn.DataParallel, DistributedDataParallel, AveragedModel)
 WRAPPERS = frozenset({"module", "_orig_mod", "_checkpoint_wrapped_module"})
 
 
@@ -63,8 +63,8 @@ def _is_wrapper(module: nn.Module) -> bool:
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """What torch's own wrappers hold: those of torch.compile, of data parallelism and of moving averages."""
-    while isinstance(model, _TORCHS) or hasattr(model, "_orig_mod"):
-        model = cast(nn.Module, model.module if isinstance(model, _TORCHS) else model._orig_mod)
+    while isinstance(model, _TORCHS_WRAPPERS) or hasattr(model, "_orig_mod"):
+        model = cast(nn.Module, model.module if isinstance(model, _TORCHS_WRAPPERS) else model._orig_mod)
     return model
 
 
@@ -73,7 +73,7 @@ def check_model(model: object, verb: str) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"{verb} takes a model, not a {type(model).__name__}")
     if isinstance(model, torch.jit.ScriptModule):
-        raise TypeError(f"{verb} takes the model before torch.jit: script or trace what comes of it afterwards")
+        raise TypeError(f"{verb} takes the model before torch.jit: trace what comes of it afterwards")
 
 
 def chosen_operators(model: nn.Module, choose: Chooser) -> Chosen:
