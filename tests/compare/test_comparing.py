@@ -210,7 +210,6 @@ def test_each_way_takes_its_best_of_the_rates_that_are_given(tmp_path, monkeypat
     assert way["lr"] in (0.1, 0.2)
 
 
-@pytest.mark.slow
 def test_other_scales_in_the_same_file_are_another_comparison(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = (
@@ -226,9 +225,24 @@ def test_other_scales_in_the_same_file_are_another_comparison(tmp_path, monkeypa
     repopt.Scales.depth_init(plan).save("mine.safetensors")
     with pytest.raises(SystemExit):
         main(words.split())
-    assert "was started with other settings (scales files)" in capsys.readouterr().err.replace("\n", " ")
+    assert "was started with other settings (scales file)" in capsys.readouterr().err.replace("\n", " ")
 
 
+def test_other_code_of_the_same_model_is_another_comparison(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code = "import other_nets\ndef net(num_classes): return other_nets.small(num_classes, width={width})\n"
+    Path("edited_net.py").write_text(code.format(width=4))
+    words = "compare --model edited_net:net --data fake:64,4,16 --methods sgd --seeds 1 --epochs 1 --lr 0.1"
+    words += " --device cpu --quiet --out compared"
+    run(*words.split())
+    run(*words.split())
+    Path("edited_net.py").write_text(code.format(width=8))
+    with pytest.raises(SystemExit):
+        main(words.split())
+    assert "was started with other settings (model code)" in capsys.readouterr().err.replace("\n", " ")
+
+
+@pytest.mark.slow
 def test_a_network_of_ones_own_is_compared_with_real_branches(tmp_path, monkeypatch, capsys):
     """Depthwise, grouped and dilated convolutions; --minutes leaves one epoch and one seed."""
     monkeypatch.chdir(tmp_path)

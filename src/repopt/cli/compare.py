@@ -18,6 +18,7 @@ from repopt.compare.ways import chosen_ways, shipped_scales
 from repopt.data import load_data
 from repopt.device import chosen_device, environment
 from repopt.files import write_json
+from repopt.models.references import source_of
 from repopt.plans.wording import counted
 from repopt.train.auto_recipe import auto_recipe
 from repopt.train.branch_choice import read_choice
@@ -118,11 +119,12 @@ def compare(
     )
 
 
-def _digests(study: Study) -> dict[str, dict[str, str]]:
-    """What tells files of scales from others of the same name, by way; nothing where there are none."""
-    files = {way.name: Path(way.scales) for way in study.ways if way.scales and Path(way.scales).is_file()}
-    found = {name: hashlib.sha256(file.read_bytes()).hexdigest()[:12] for name, file in files.items()}
-    return {"scales_files": found} if found else {}
+def _contents(study: Study) -> dict[str, str]:
+    """Digests of the files that a study names, which may change while their names stay."""
+    scales = [Path(way.scales) for way in study.ways if way.scales and Path(way.scales).is_file()]
+    code = source_of(study.model)
+    files = {"scales_file": scales[:1], "model_code": [] if code is None else [code]}
+    return {name: hashlib.sha256(file.read_bytes()).hexdigest()[:12] for name, found in files.items() for file in found}
 
 
 def run_study(
@@ -143,7 +145,7 @@ def run_study(
     read_chosen(out, {})  # before anything is loaded
     data = load_data(study.data, size=study.recipe.size, limit=study.limit, eval_size=study.recipe.eval_size)
     say = _speaker(quiet=quiet or as_json)
-    request = {**asdict(study), "minutes": minutes, "data_digest": data.digest, **_digests(study)}
+    request = {**asdict(study), "minutes": minutes, "data_digest": data.digest, **_contents(study)}
     asked, study = study, replace(study, recipe=with_batch_for(study.recipe, len(data.train)))
     chosen = read_chosen(out, request)
     if chosen is None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from operator import attrgetter
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -38,6 +39,17 @@ def is_reference(name: str) -> bool:
 def is_own(name: str) -> bool:
     """Whether a model's name is a reference to code that is no library's."""
     return is_reference(name) and name.partition(":")[0] not in _LIBRARIES
+
+
+def source_of(name: str) -> Path | None:
+    """The file that a factory of one's own stands in; None where there is none, as for models of repopt."""
+    if not is_own(name):
+        return None
+    try:
+        file = inspect.getsourcefile(inspect.unwrap(_factory(name)))
+    except TypeError:  # written in C
+        return None
+    return None if file is None else Path(file)
 
 
 def check_trust(reference: str, folder: object, *, trust: bool) -> None:
