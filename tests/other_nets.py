@@ -121,6 +121,19 @@ class KeepsNormInEval(Copying):
         self.net.stem[1].eval()
 
 
+class Switched(Copying):
+    """Whose `eval` does more than `train(False)`."""
+
+    halved = False
+
+    def eval(self):
+        self.halved = True
+        return super().eval()
+
+    def forward(self, x):
+        return super().forward(x / 2 if self.halved else x)
+
+
 class PassesOn(nn.Module):
     """Any arguments."""
 
@@ -148,6 +161,6 @@ def unusual():
     """Networks that compute as any other, each in a way that a program around them may not expect."""
     averaged = torch.optim.swa_utils.AveragedModel(small())
     return {
-        **{kind.__name__: kind() for kind in (InPlace, KeepsNormInEval, Unshuffled)},
+        **{kind.__name__: kind() for kind in (InPlace, KeepsNormInEval, Switched, Unshuffled)},
         **{"PassesOn": PassesOn(small()), "AveragedModel": averaged},
     }

@@ -70,10 +70,6 @@ class Softened(nn.Module):
     def forward(self, x):
         return self.module(x / 2).softmax(1)
 
-    def eval(self):
-        self.deployed = True
-        return super().eval()
-
 
 class RowsOfAMap(nn.Conv2d):
     def forward(self, x):

@@ -214,24 +214,6 @@ def test_a_network_that_changes_its_images_is_calibrated_on_the_unchanged_ones(s
     assert torch.equal(*found)
 
 
-class Switched(other_nets.Copying):
-    """Whose `eval` does more than `train(False)`."""
-
-    halved = False
-
-    def eval(self):
-        self.halved = True
-        return super().eval()
-
-    def forward(self, x):
-        return super().forward(x / 2 if self.halved else x)
-
-
-def test_a_network_is_quantized_as_its_own_eval_makes_it():
-    net = settle(Switched())
-    assert noise(repopt.quantize_model(net, [X]), net) < 0.1
-
-
 def test_the_folder_of_a_file_is_made(net, tmp_path):
     repopt.quantize_model(net, [X.clone().requires_grad_()], tmp_path / "new" / "net.onnx", setting=ONNX)
     assert (tmp_path / "new" / "net.onnx").exists()

@@ -121,10 +121,9 @@ def compare(
 
 def _contents(study: Study) -> dict[str, str]:
     """Digests of the files that a study names, which may change while their names stay."""
-    scales = [Path(way.scales) for way in study.ways if way.scales and Path(way.scales).is_file()]
-    code = source_of(study.model)
-    files = {"scales_file": scales[:1], "model_code": [] if code is None else [code]}
-    return {name: hashlib.sha256(file.read_bytes()).hexdigest()[:12] for name, found in files.items() for file in found}
+    scales = next((Path(way.scales) for way in study.ways if way.scales and Path(way.scales).is_file()), None)
+    files = {"scales_file": scales, "model_code": source_of(study.model)}
+    return {name: hashlib.sha256(file.read_bytes()).hexdigest()[:12] for name, file in files.items() if file}
 
 
 def run_study(

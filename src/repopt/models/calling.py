@@ -23,7 +23,7 @@ def outputs_for(model: nn.Module, images: Tensor) -> Any:
 
 
 def any_batch(model: nn.Module, size: Any) -> tuple[Any, ...]:
-    """What torch.export is told of a model's images: their first dimension, which has a `Dim`, is the batch's."""
+    """The dynamic shapes that torch.export takes for a batch of images: their number is a `Dim`."""
     shapes = ({0: size},)
     first = next(iter(signature(model.forward).parameters.values()))
     return (shapes,) if first.kind is Parameter.VAR_POSITIONAL else shapes  # which torch takes for one tuple

@@ -49,7 +49,7 @@ def source_of(name: str) -> Path | None:
         file = inspect.getsourcefile(inspect.unwrap(_factory(name)))
     except TypeError:  # written in C
         return None
-    return None if file is None else Path(file)
+    return Path(file) if file and Path(file).is_file() else None  # which a module in an archive has not
 
 
 def check_trust(reference: str, folder: object, *, trust: bool) -> None:
